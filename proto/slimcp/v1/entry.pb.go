@@ -1454,6 +1454,7 @@ func (x *ReplaceLink) GetReason() string {
 type PurgeTombstones struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Keys          []*TombstoneKey        `protobuf:"bytes,1,rep,name=keys,proto3" json:"keys,omitempty"`
+	LinkIds       []string               `protobuf:"bytes,2,rep,name=link_ids,json=linkIds,proto3" json:"link_ids,omitempty"` // of links that are deleted and gone
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1491,6 +1492,13 @@ func (*PurgeTombstones) Descriptor() ([]byte, []int) {
 func (x *PurgeTombstones) GetKeys() []*TombstoneKey {
 	if x != nil {
 		return x.Keys
+	}
+	return nil
+}
+
+func (x *PurgeTombstones) GetLinkIds() []string {
+	if x != nil {
+		return x.LinkIds
 	}
 	return nil
 }
@@ -1814,9 +1822,10 @@ const file_proto_slimcp_v1_entry_proto_rawDesc = "" +
 	"\vReplaceLink\x12\x17\n" +
 	"\alink_id\x18\x01 \x01(\tR\x06linkId\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x12\x16\n" +
-	"\x06reason\x18\x03 \x01(\tR\x06reason\">\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\"Y\n" +
 	"\x0fPurgeTombstones\x12+\n" +
-	"\x04keys\x18\x01 \x03(\v2\x17.slimcp.v1.TombstoneKeyR\x04keys\"h\n" +
+	"\x04keys\x18\x01 \x03(\v2\x17.slimcp.v1.TombstoneKeyR\x04keys\x12\x19\n" +
+	"\blink_ids\x18\x02 \x03(\tR\alinkIds\"h\n" +
 	"\fTombstoneKey\x12#\n" +
 	"\x04name\x18\x01 \x01(\v2\x0f.slimcp.v1.NameR\x04name\x12\x17\n" +
 	"\anode_id\x18\x02 \x01(\tR\x06nodeId\x12\x1a\n" +

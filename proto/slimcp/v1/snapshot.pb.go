@@ -120,7 +120,6 @@ type SnapshotRecord struct {
 	//	*SnapshotRecord_Name
 	//	*SnapshotRecord_Tombstone
 	//	*SnapshotRecord_EndedSession
-	//	*SnapshotRecord_Group
 	Record        isSnapshotRecord_Record `protobuf_oneof:"record"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -226,15 +225,6 @@ func (x *SnapshotRecord) GetEndedSession() *EndedSessionRecord {
 	return nil
 }
 
-func (x *SnapshotRecord) GetGroup() *GroupRecord {
-	if x != nil {
-		if x, ok := x.Record.(*SnapshotRecord_Group); ok {
-			return x.Group
-		}
-	}
-	return nil
-}
-
 type isSnapshotRecord_Record interface {
 	isSnapshotRecord_Record()
 }
@@ -267,10 +257,6 @@ type SnapshotRecord_EndedSession struct {
 	EndedSession *EndedSessionRecord `protobuf:"bytes,7,opt,name=ended_session,json=endedSession,proto3,oneof"`
 }
 
-type SnapshotRecord_Group struct {
-	Group *GroupRecord `protobuf:"bytes,8,opt,name=group,proto3,oneof"`
-}
-
 func (*SnapshotRecord_State) isSnapshotRecord_Record() {}
 
 func (*SnapshotRecord_Fleet) isSnapshotRecord_Record() {}
@@ -284,8 +270,6 @@ func (*SnapshotRecord_Name) isSnapshotRecord_Record() {}
 func (*SnapshotRecord_Tombstone) isSnapshotRecord_Record() {}
 
 func (*SnapshotRecord_EndedSession) isSnapshotRecord_Record() {}
-
-func (*SnapshotRecord_Group) isSnapshotRecord_Record() {}
 
 type SnapshotTrailer struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -807,6 +791,7 @@ type LinkRecord struct {
 	ClaimMessageId   string                 `protobuf:"bytes,19,opt,name=claim_message_id,json=claimMessageId,proto3" json:"claim_message_id,omitempty"`
 	DisputedBy       string                 `protobuf:"bytes,20,opt,name=disputed_by,json=disputedBy,proto3" json:"disputed_by,omitempty"`
 	Acked            bool                   `protobuf:"varint,21,opt,name=acked,proto3" json:"acked,omitempty"`
+	Gone             bool                   `protobuf:"varint,22,opt,name=gone,proto3" json:"gone,omitempty"`
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
@@ -988,6 +973,13 @@ func (x *LinkRecord) GetAcked() bool {
 	return false
 }
 
+func (x *LinkRecord) GetGone() bool {
+	if x != nil {
+		return x.Gone
+	}
+	return false
+}
+
 type NameRecord struct {
 	state            protoimpl.MessageState `protogen:"open.v1"`
 	Name             *Name                  `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -1141,6 +1133,7 @@ type TombstoneRecord struct {
 	RemovedUnixNanos int64                  `protobuf:"varint,5,opt,name=removed_unix_nanos,json=removedUnixNanos,proto3" json:"removed_unix_nanos,omitempty"`
 	FirstIndex       uint64                 `protobuf:"varint,6,opt,name=first_index,json=firstIndex,proto3" json:"first_index,omitempty"`
 	FirstPosition    uint32                 `protobuf:"varint,7,opt,name=first_position,json=firstPosition,proto3" json:"first_position,omitempty"`
+	Epoch            uint64                 `protobuf:"varint,8,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
@@ -1224,6 +1217,13 @@ func (x *TombstoneRecord) GetFirstPosition() uint32 {
 	return 0
 }
 
+func (x *TombstoneRecord) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
 type EndedSessionRecord struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Session       *SessionName           `protobuf:"bytes,1,opt,name=session,proto3" json:"session,omitempty"`
@@ -1276,50 +1276,6 @@ func (x *EndedSessionRecord) GetIndex() uint64 {
 	return 0
 }
 
-type GroupRecord struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Group         string                 `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *GroupRecord) Reset() {
-	*x = GroupRecord{}
-	mi := &file_proto_slimcp_v1_snapshot_proto_msgTypes[13]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *GroupRecord) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*GroupRecord) ProtoMessage() {}
-
-func (x *GroupRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_slimcp_v1_snapshot_proto_msgTypes[13]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use GroupRecord.ProtoReflect.Descriptor instead.
-func (*GroupRecord) Descriptor() ([]byte, []int) {
-	return file_proto_slimcp_v1_snapshot_proto_rawDescGZIP(), []int{13}
-}
-
-func (x *GroupRecord) GetGroup() string {
-	if x != nil {
-		return x.Group
-	}
-	return ""
-}
-
 var File_proto_slimcp_v1_snapshot_proto protoreflect.FileDescriptor
 
 const file_proto_slimcp_v1_snapshot_proto_rawDesc = "" +
@@ -1334,7 +1290,7 @@ const file_proto_slimcp_v1_snapshot_proto_rawDesc = "" +
 	"generation\x18\x04 \x01(\x04R\n" +
 	"generation\x12\x14\n" +
 	"\x05index\x18\x05 \x01(\x04R\x05index\x12\x12\n" +
-	"\x04term\x18\x06 \x01(\x04R\x04term\"\xb3\x03\n" +
+	"\x04term\x18\x06 \x01(\x04R\x04term\"\x83\x03\n" +
 	"\x0eSnapshotRecord\x12.\n" +
 	"\x05state\x18\x01 \x01(\v2\x16.slimcp.v1.StateRecordH\x00R\x05state\x12.\n" +
 	"\x05fleet\x18\x02 \x01(\v2\x16.slimcp.v1.FleetConfigH\x00R\x05fleet\x12+\n" +
@@ -1342,8 +1298,7 @@ const file_proto_slimcp_v1_snapshot_proto_rawDesc = "" +
 	"\x04link\x18\x04 \x01(\v2\x15.slimcp.v1.LinkRecordH\x00R\x04link\x12+\n" +
 	"\x04name\x18\x05 \x01(\v2\x15.slimcp.v1.NameRecordH\x00R\x04name\x12:\n" +
 	"\ttombstone\x18\x06 \x01(\v2\x1a.slimcp.v1.TombstoneRecordH\x00R\ttombstone\x12D\n" +
-	"\rended_session\x18\a \x01(\v2\x1d.slimcp.v1.EndedSessionRecordH\x00R\fendedSession\x12.\n" +
-	"\x05group\x18\b \x01(\v2\x16.slimcp.v1.GroupRecordH\x00R\x05groupB\b\n" +
+	"\rended_session\x18\a \x01(\v2\x1d.slimcp.v1.EndedSessionRecordH\x00R\fendedSessionB\b\n" +
 	"\x06record\"C\n" +
 	"\x0fSnapshotTrailer\x12\x18\n" +
 	"\arecords\x18\x01 \x01(\x04R\arecords\x12\x16\n" +
@@ -1389,7 +1344,7 @@ const file_proto_slimcp_v1_snapshot_proto_rawDesc = "" +
 	"\x04name\x18\x02 \x01(\v2\x0f.slimcp.v1.NameR\x04name\x12\x1a\n" +
 	"\brevision\x18\x03 \x01(\x04R\brevision\x12\x14\n" +
 	"\x05error\x18\x04 \x01(\tR\x05error\x12,\n" +
-	"\x12updated_unix_nanos\x18\x05 \x01(\x03R\x10updatedUnixNanos\"\x87\x06\n" +
+	"\x12updated_unix_nanos\x18\x05 \x01(\x03R\x10updatedUnixNanos\"\x9b\x06\n" +
 	"\n" +
 	"LinkRecord\x12\x17\n" +
 	"\alink_id\x18\x01 \x01(\tR\x06linkId\x12$\n" +
@@ -1417,7 +1372,8 @@ const file_proto_slimcp_v1_snapshot_proto_rawDesc = "" +
 	"\x10claim_message_id\x18\x13 \x01(\tR\x0eclaimMessageId\x12\x1f\n" +
 	"\vdisputed_by\x18\x14 \x01(\tR\n" +
 	"disputedBy\x12\x14\n" +
-	"\x05acked\x18\x15 \x01(\bR\x05acked\"\xb7\x01\n" +
+	"\x05acked\x18\x15 \x01(\bR\x05acked\x12\x12\n" +
+	"\x04gone\x18\x16 \x01(\bR\x04gone\"\xb7\x01\n" +
 	"\n" +
 	"NameRecord\x12#\n" +
 	"\x04name\x18\x01 \x01(\v2\x0f.slimcp.v1.NameR\x04name\x12\x1a\n" +
@@ -1432,7 +1388,7 @@ const file_proto_slimcp_v1_snapshot_proto_rawDesc = "" +
 	"\vfirst_index\x18\x03 \x01(\x04R\n" +
 	"firstIndex\x12%\n" +
 	"\x0efirst_position\x18\x04 \x01(\rR\rfirstPosition\x12\x14\n" +
-	"\x05epoch\x18\x05 \x01(\x04R\x05epoch\"\xf7\x01\n" +
+	"\x05epoch\x18\x05 \x01(\x04R\x05epoch\"\x8d\x02\n" +
 	"\x0fTombstoneRecord\x12#\n" +
 	"\x04name\x18\x01 \x01(\v2\x0f.slimcp.v1.NameR\x04name\x12\x17\n" +
 	"\anode_id\x18\x02 \x01(\tR\x06nodeId\x12\x14\n" +
@@ -1441,12 +1397,11 @@ const file_proto_slimcp_v1_snapshot_proto_rawDesc = "" +
 	"\x12removed_unix_nanos\x18\x05 \x01(\x03R\x10removedUnixNanos\x12\x1f\n" +
 	"\vfirst_index\x18\x06 \x01(\x04R\n" +
 	"firstIndex\x12%\n" +
-	"\x0efirst_position\x18\a \x01(\rR\rfirstPosition\"\\\n" +
+	"\x0efirst_position\x18\a \x01(\rR\rfirstPosition\x12\x14\n" +
+	"\x05epoch\x18\b \x01(\x04R\x05epoch\"\\\n" +
 	"\x12EndedSessionRecord\x120\n" +
 	"\asession\x18\x01 \x01(\v2\x16.slimcp.v1.SessionNameR\asession\x12\x14\n" +
-	"\x05index\x18\x02 \x01(\x04R\x05index\"#\n" +
-	"\vGroupRecord\x12\x14\n" +
-	"\x05group\x18\x01 \x01(\tR\x05groupB5Z3github.com/slim-cp/slim-cp/proto/slimcp/v1;slimcppbb\x06proto3"
+	"\x05index\x18\x02 \x01(\x04R\x05indexB5Z3github.com/slim-cp/slim-cp/proto/slimcp/v1;slimcppbb\x06proto3"
 
 var (
 	file_proto_slimcp_v1_snapshot_proto_rawDescOnce sync.Once
@@ -1460,7 +1415,7 @@ func file_proto_slimcp_v1_snapshot_proto_rawDescGZIP() []byte {
 	return file_proto_slimcp_v1_snapshot_proto_rawDescData
 }
 
-var file_proto_slimcp_v1_snapshot_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_proto_slimcp_v1_snapshot_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_proto_slimcp_v1_snapshot_proto_goTypes = []any{
 	(*SnapshotHeader)(nil),     // 0: slimcp.v1.SnapshotHeader
 	(*SnapshotRecord)(nil),     // 1: slimcp.v1.SnapshotRecord
@@ -1475,42 +1430,40 @@ var file_proto_slimcp_v1_snapshot_proto_goTypes = []any{
 	(*AnnouncerRecord)(nil),    // 10: slimcp.v1.AnnouncerRecord
 	(*TombstoneRecord)(nil),    // 11: slimcp.v1.TombstoneRecord
 	(*EndedSessionRecord)(nil), // 12: slimcp.v1.EndedSessionRecord
-	(*GroupRecord)(nil),        // 13: slimcp.v1.GroupRecord
-	(*FleetConfig)(nil),        // 14: slimcp.v1.FleetConfig
-	(*ConnectionDetail)(nil),   // 15: slimcp.v1.ConnectionDetail
-	(*SessionName)(nil),        // 16: slimcp.v1.SessionName
-	(LossReason)(0),            // 17: slimcp.v1.LossReason
-	(*Name)(nil),               // 18: slimcp.v1.Name
-	(AuthMethod)(0),            // 19: slimcp.v1.AuthMethod
+	(*FleetConfig)(nil),        // 13: slimcp.v1.FleetConfig
+	(*ConnectionDetail)(nil),   // 14: slimcp.v1.ConnectionDetail
+	(*SessionName)(nil),        // 15: slimcp.v1.SessionName
+	(LossReason)(0),            // 16: slimcp.v1.LossReason
+	(*Name)(nil),               // 17: slimcp.v1.Name
+	(AuthMethod)(0),            // 18: slimcp.v1.AuthMethod
 }
 var file_proto_slimcp_v1_snapshot_proto_depIdxs = []int32{
 	3,  // 0: slimcp.v1.SnapshotRecord.state:type_name -> slimcp.v1.StateRecord
-	14, // 1: slimcp.v1.SnapshotRecord.fleet:type_name -> slimcp.v1.FleetConfig
+	13, // 1: slimcp.v1.SnapshotRecord.fleet:type_name -> slimcp.v1.FleetConfig
 	4,  // 2: slimcp.v1.SnapshotRecord.node:type_name -> slimcp.v1.NodeRecord
 	8,  // 3: slimcp.v1.SnapshotRecord.link:type_name -> slimcp.v1.LinkRecord
 	9,  // 4: slimcp.v1.SnapshotRecord.name:type_name -> slimcp.v1.NameRecord
 	11, // 5: slimcp.v1.SnapshotRecord.tombstone:type_name -> slimcp.v1.TombstoneRecord
 	12, // 6: slimcp.v1.SnapshotRecord.ended_session:type_name -> slimcp.v1.EndedSessionRecord
-	13, // 7: slimcp.v1.SnapshotRecord.group:type_name -> slimcp.v1.GroupRecord
-	5,  // 8: slimcp.v1.NodeRecord.sessions:type_name -> slimcp.v1.SessionRecord
-	6,  // 9: slimcp.v1.NodeRecord.last_session:type_name -> slimcp.v1.LostSession
-	15, // 10: slimcp.v1.NodeRecord.details:type_name -> slimcp.v1.ConnectionDetail
-	7,  // 11: slimcp.v1.NodeRecord.failures:type_name -> slimcp.v1.FailureRecord
-	16, // 12: slimcp.v1.SessionRecord.session:type_name -> slimcp.v1.SessionName
-	15, // 13: slimcp.v1.SessionRecord.details:type_name -> slimcp.v1.ConnectionDetail
-	16, // 14: slimcp.v1.LostSession.session:type_name -> slimcp.v1.SessionName
-	17, // 15: slimcp.v1.LostSession.reason:type_name -> slimcp.v1.LossReason
-	18, // 16: slimcp.v1.FailureRecord.name:type_name -> slimcp.v1.Name
-	19, // 17: slimcp.v1.LinkRecord.auth_method:type_name -> slimcp.v1.AuthMethod
-	18, // 18: slimcp.v1.NameRecord.name:type_name -> slimcp.v1.Name
-	10, // 19: slimcp.v1.NameRecord.announcers:type_name -> slimcp.v1.AnnouncerRecord
-	18, // 20: slimcp.v1.TombstoneRecord.name:type_name -> slimcp.v1.Name
-	16, // 21: slimcp.v1.EndedSessionRecord.session:type_name -> slimcp.v1.SessionName
-	22, // [22:22] is the sub-list for method output_type
-	22, // [22:22] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	5,  // 7: slimcp.v1.NodeRecord.sessions:type_name -> slimcp.v1.SessionRecord
+	6,  // 8: slimcp.v1.NodeRecord.last_session:type_name -> slimcp.v1.LostSession
+	14, // 9: slimcp.v1.NodeRecord.details:type_name -> slimcp.v1.ConnectionDetail
+	7,  // 10: slimcp.v1.NodeRecord.failures:type_name -> slimcp.v1.FailureRecord
+	15, // 11: slimcp.v1.SessionRecord.session:type_name -> slimcp.v1.SessionName
+	14, // 12: slimcp.v1.SessionRecord.details:type_name -> slimcp.v1.ConnectionDetail
+	15, // 13: slimcp.v1.LostSession.session:type_name -> slimcp.v1.SessionName
+	16, // 14: slimcp.v1.LostSession.reason:type_name -> slimcp.v1.LossReason
+	17, // 15: slimcp.v1.FailureRecord.name:type_name -> slimcp.v1.Name
+	18, // 16: slimcp.v1.LinkRecord.auth_method:type_name -> slimcp.v1.AuthMethod
+	17, // 17: slimcp.v1.NameRecord.name:type_name -> slimcp.v1.Name
+	10, // 18: slimcp.v1.NameRecord.announcers:type_name -> slimcp.v1.AnnouncerRecord
+	17, // 19: slimcp.v1.TombstoneRecord.name:type_name -> slimcp.v1.Name
+	15, // 20: slimcp.v1.EndedSessionRecord.session:type_name -> slimcp.v1.SessionName
+	21, // [21:21] is the sub-list for method output_type
+	21, // [21:21] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_proto_slimcp_v1_snapshot_proto_init() }
@@ -1527,7 +1480,6 @@ func file_proto_slimcp_v1_snapshot_proto_init() {
 		(*SnapshotRecord_Name)(nil),
 		(*SnapshotRecord_Tombstone)(nil),
 		(*SnapshotRecord_EndedSession)(nil),
-		(*SnapshotRecord_Group)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1535,7 +1487,7 @@ func file_proto_slimcp_v1_snapshot_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_proto_slimcp_v1_snapshot_proto_rawDesc), len(file_proto_slimcp_v1_snapshot_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   14,
+			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

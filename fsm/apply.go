@@ -1,0 +1,236 @@
+package fsm
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/slim-cp/slim-cp/proto/slimcp/v1"
+)
+
+// MaxFailures bounds the failed routes that the state remembers of a node
+// (protocol C8).
+const MaxFailures = 100
+
+// applier applies one command.
+type applier struct {
+	*tables
+	changes  *changeSet
+	position Position
+	term     uint64
+	command  *slimcppb.Command
+	random   *rand.PCG
+}
+
+func (a *applier) index() uint64 { return a.position.Index }
+
+// now is the state's clock, never the machine's.
+func (a *applier) now() time.Time { return a.meta.Clock }
+
+// pick draws one of n candidates, which must be in order, from the command's
+// seed. The reduction is our own, so that a release of the library cannot change
+// what old entries mean (protocol X5).
+func (a *applier) pick(n int) int {
+	if a.random == nil {
+		stream := a.position.Index<<16 | uint64(a.position.Command)
+		a.random = rand.NewPCG(a.command.GetSeed(), stream)
+	}
+	return int(a.random.Uint64() % uint64(n))
+}
+
+// apply runs the fences, then the command. An error leaves the state as it was.
+func (a *applier) apply() Result {
+	if schema := a.command.GetSchema(); schema > SchemaVersion {
+		return Result{Err: fmt.Errorf("%w: command needs schema %d, this binary knows %d", ErrSchema, schema, SchemaVersion)}
+	}
+	if a.command.GetPayload() == nil {
+		return Result{Err: ErrUnknownCommand}
+	}
+	if init, ok := a.command.GetPayload().(*slimcppb.Command_InitCluster); ok {
+		return a.initCluster(init.InitCluster)
+	}
+	switch {
+	case a.meta.ClusterID == "":
+		return Result{Err: ErrNotInitialised}
+	case a.command.GetGeneration() != a.meta.Generation:
+		return Result{Err: ErrStaleGeneration}
+	case a.command.GetTerm() != 0 && a.command.GetTerm() != a.term:
+		return Result{Err: ErrStaleTerm}
+	}
+	a.advanceClock()
+	return a.dispatch()
+}
+
+func (a *applier) advanceClock() {
+	if stamped := time.Unix(0, a.command.GetTimeUnixNanos()).UTC(); stamped.After(a.meta.Clock) {
+		a.meta.Clock = stamped
+	}
+}
+
+func (a *applier) dispatch() Result {
+	switch payload := a.command.GetPayload().(type) {
+	case *slimcppb.Command_RegisterNode:
+		return a.registerNode(payload.RegisterNode)
+	case *slimcppb.Command_SessionLost:
+		return a.sessionLost(payload.SessionLost)
+	case *slimcppb.Command_DeregisterNode:
+		return a.deregisterNode(payload.DeregisterNode)
+	case *slimcppb.Command_DepartNode:
+		return a.departNode(payload.DepartNode)
+	case *slimcppb.Command_NodeLeft:
+		return a.nodeLeft(payload.NodeLeft)
+	case *slimcppb.Command_Announce:
+		return a.announce(payload.Announce)
+	case *slimcppb.Command_ClaimLink:
+		return a.claimLink(payload.ClaimLink)
+	case *slimcppb.Command_NodeReconciled:
+		return a.nodeReconciled(payload.NodeReconciled)
+	case *slimcppb.Command_Observed:
+		return a.observed(payload.Observed)
+	case *slimcppb.Command_ReplaceLink:
+		return a.replaceLink(payload.ReplaceLink)
+	case *slimcppb.Command_PurgeTombstones:
+		return a.purgeTombstones(payload.PurgeTombstones)
+	case *slimcppb.Command_LeaderStarted:
+		return a.leaderStarted(payload.LeaderStarted)
+	case *slimcppb.Command_SetFleetConfig:
+		return a.setFleetConfig(payload.SetFleetConfig)
+	}
+	return Result{Err: ErrUnknownCommand}
+}
+
+func (a *applier) initCluster(command *slimcppb.InitCluster) Result {
+	switch {
+	case command.GetClusterId() == "":
+		return Result{Err: fmt.Errorf("%w: empty cluster id", ErrInvalid)}
+	case a.meta.ClusterID == command.GetClusterId():
+		return Result{}
+	case a.meta.ClusterID != "":
+		return Result{Err: ErrInitialised}
+	}
+	a.advanceClock()
+	a.meta.ClusterID, a.meta.Generation = command.GetClusterId(), 1
+	return Result{}
+}
+
+// leaderStarted begins a leadership and ends what older boots of the leader's
+// replica left behind: their streams ended with their process (protocol S2).
+func (a *applier) leaderStarted(command *slimcppb.LeaderStarted) Result {
+	if command.GetTerm() != a.term {
+		return Result{Err: ErrStaleTerm}
+	}
+	replica, boot := command.GetReplicaId(), command.GetBootId()
+	a.meta.LeaderTerm, a.meta.LeaderReplica, a.meta.LeaderBoot = command.GetTerm(), replica, boot
+	var old []SessionName
+	for key := range a.sessions.from(sessionKey{name: SessionName{ReplicaID: replica}}) {
+		if key.name.ReplicaID != replica {
+			break
+		}
+		if key.name.BootID != boot {
+			old = append(old, key.name)
+		}
+	}
+	for _, name := range old {
+		a.endSession(name, slimcppb.LossReason_LOSS_REASON_ENDED)
+	}
+	a.forgetEnded(replica, boot)
+	return Result{}
+}
+
+func (a *applier) forgetEnded(replica, boot string) {
+	var forget []endedSession
+	for ended := range a.ended.from(endedSession{name: SessionName{ReplicaID: replica}}) {
+		if ended.name.ReplicaID != replica {
+			break
+		}
+		if ended.name.BootID != boot {
+			forget = append(forget, ended)
+		}
+	}
+	for _, ended := range forget {
+		a.ended.delete(ended)
+	}
+}
+
+// setFleetConfig replaces the fleet configuration. Links that the new topology
+// does not allow end, links that it asks for begin.
+func (a *applier) setFleetConfig(command *slimcppb.SetFleetConfig) Result {
+	if command.GetConfig() == nil {
+		return Result{Err: fmt.Errorf("%w: no configuration", ErrInvalid)}
+	}
+	a.fleet = command.GetConfig()
+	a.meta.FleetRevision = a.index()
+	a.graph = newGraphs(a.fleet.GetTopology(), a.presentGroups())
+	a.treesChanged()
+	var forbidden []*Link
+	for pair := range a.pairs.all() {
+		if link, ok := a.Link(pair.linkID); ok && !a.graph.allowed(pair.a, pair.b) {
+			forbidden = append(forbidden, link)
+		}
+	}
+	for _, link := range forbidden {
+		a.deleteLink(link, "the topology no longer links the groups")
+	}
+	for _, group := range a.presentGroups() {
+		a.ensureLinks(group, "")
+	}
+	return Result{}
+}
+
+func (a *applier) presentGroups() []string {
+	var present []string
+	for group := range a.Groups() {
+		if group.Present > 0 && group.Name != "" {
+			present = append(present, group.Name)
+		}
+	}
+	return present
+}
+
+func (a *applier) treesChanged() {
+	a.meta.TreesRevision = a.index()
+	a.changes.Trees = true
+}
+
+// regroup follows a group that came (or went) with its first (or last) present
+// node.
+func (a *applier) regroup(group string, came bool) {
+	if group == "" {
+		return
+	}
+	before := a.graph
+	a.graph = newGraphs(a.fleet.GetTopology(), a.presentGroups())
+	bigger := a.graph
+	if !came {
+		bigger = before
+	}
+	if !bigger.keepsPaths(group) {
+		a.treesChanged()
+	}
+}
+
+// purgeTombstones drops what the leader found confirmed and old enough.
+func (a *applier) purgeTombstones(command *slimcppb.PurgeTombstones) Result {
+	for _, key := range command.GetKeys() {
+		name, err := nameFromProto(key.GetName())
+		if err != nil {
+			continue
+		}
+		wanted := &Tombstone{Name: name, Announcer: Announcer{NodeID: key.GetNodeId()}}
+		if tombstone, ok := a.tombstones.get(wanted); ok && tombstone.Revision == key.GetRevision() {
+			a.tombstones.delete(tombstone)
+		}
+	}
+	for _, id := range command.GetLinkIds() {
+		if link, ok := a.Link(id); ok && link.Gone {
+			a.removeLink(link)
+		}
+	}
+	return Result{}
+}
+
+// withoutSession returns sessions without one of them, nil if none are left.
+func withoutSession(sessions []Session, name SessionName) []Session {
+	return slices.DeleteFunc(slices.Clone(sessions), func(s Session) bool { return s.Name == name })
+}

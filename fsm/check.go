@@ -1,0 +1,206 @@
+package fsm
+
+import (
+	"fmt"
+	"slices"
+)
+
+// Check verifies the invariants of the state, for tests and for files that come
+// from outside. It costs the square of the fleet.
+func (v *View) Check() error {
+	if err := v.check(); err != nil {
+		return err
+	}
+	for record := range v.Names() {
+		if err := v.checkPaths(record); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// check verifies that records agree with each other and with the indexes.
+func (t *tables) check() error {
+	if err := t.checkLinks(); err != nil {
+		return err
+	}
+	if err := t.checkNodes(); err != nil {
+		return err
+	}
+	return t.checkNames()
+}
+
+func (t *tables) checkLinks() error {
+	live := 0
+	for link := range t.Links() {
+		if link.SourceGroup == link.DestGroup {
+			return fmt.Errorf("link %s is inside group %q", link.ID, link.SourceGroup)
+		}
+		if !link.Live() {
+			continue
+		}
+		live++
+		if between, ok := t.LinkBetween(link.SourceGroup, link.DestGroup); !ok || between.ID != link.ID {
+			return fmt.Errorf("link %s is not the link of its pair %s~%s", link.ID, link.SourceGroup, link.DestGroup)
+		}
+		if !t.Allowed(link.SourceGroup, link.DestGroup) {
+			return fmt.Errorf("link %s: the topology forbids %s~%s", link.ID, link.SourceGroup, link.DestGroup)
+		}
+		for _, end := range []struct{ node, group string }{
+			{link.SourceNode, link.SourceGroup}, {link.DestNode, link.DestGroup},
+		} {
+			if end.node == "" {
+				continue
+			}
+			if node, ok := t.Node(end.node); !ok || node.Group != end.group || node.State != NodePresent {
+				return fmt.Errorf("link %s ends at %q, which is not a present node of group %q", link.ID, end.node, end.group)
+			}
+			if !t.linksOfNode.has(nodeLinkKey{node: end.node, link: link.ID}) {
+				return fmt.Errorf("link %s is not in the index of node %q", link.ID, end.node)
+			}
+		}
+		if link.Status == LinkApplied && link.DestNode == "" {
+			return fmt.Errorf("link %s is applied without an end", link.ID)
+		}
+	}
+	if t.pairs.len() != live || t.groupLinks.len() != 2*live {
+		return fmt.Errorf("%d live links, but %d pairs and %d neighbours", live, t.pairs.len(), t.groupLinks.len())
+	}
+	for key := range t.linksOfNode.all() {
+		if link, ok := t.Link(key.link); !ok || (link.SourceNode != key.node && link.DestNode != key.node) {
+			return fmt.Errorf("index gives node %q link %s, which does not end there", key.node, key.link)
+		}
+	}
+	for pair := range t.former.all() {
+		if link, ok := t.Link(pair.linkID); !ok || link.Live() {
+			return fmt.Errorf("former link %s of %s~%s is not a deleted one", pair.linkID, pair.a, pair.b)
+		}
+	}
+	return nil
+}
+
+func (t *tables) checkNodes() error {
+	sessions := 0
+	counted := map[string]Group{}
+	for node := range t.Nodes() {
+		for i, session := range node.Sessions {
+			sessions++
+			if owner, ok := t.SessionNode(session.Name); !ok || owner.ID != node.ID {
+				return fmt.Errorf("session %v of node %q is not in the index", session.Name, node.ID)
+			}
+			if i > 0 && node.Sessions[i-1].Epoch > session.Epoch {
+				return fmt.Errorf("sessions of node %q are out of order", node.ID)
+			}
+		}
+		group := counted[node.Group]
+		group.Nodes++
+		if node.State == NodePresent {
+			group.Present++
+		}
+		if isCandidate(node) {
+			group.Connected++
+		}
+		counted[node.Group] = group
+		if node.Connected() == !node.LastSession.Name.IsZero() {
+			return fmt.Errorf("node %q has a session and a last session, or neither", node.ID)
+		}
+	}
+	if t.sessions.len() != sessions {
+		return fmt.Errorf("%d sessions, but %d in the index", sessions, t.sessions.len())
+	}
+	if t.groups.len() != len(counted) || t.members.len() != t.nodes.len() {
+		return fmt.Errorf("%d groups and %d nodes, but %d and %d in the indexes",
+			len(counted), t.nodes.len(), t.groups.len(), t.members.len())
+	}
+	for group := range t.Groups() {
+		want := counted[group.Name]
+		want.Name = group.Name
+		if *group != want {
+			return fmt.Errorf("group %+v is counted as %+v", want, *group)
+		}
+	}
+	return nil
+}
+
+func (t *tables) checkNames() error {
+	announcers := 0
+	for record := range t.Names() {
+		if len(record.Announcers) == 0 {
+			return fmt.Errorf("name %s has no announcer", record.Name)
+		}
+		for i, announcer := range record.Announcers {
+			announcers++
+			node, ok := t.Node(announcer.NodeID)
+			if !ok || node.Group != announcer.Group || node.State != NodePresent {
+				return fmt.Errorf("name %s: announcer %q is not a present node of group %q",
+					record.Name, announcer.NodeID, announcer.Group)
+			}
+			if i > 0 && record.Announcers[i-1].First.Compare(announcer.First) > 0 {
+				return fmt.Errorf("name %s: announcers are out of order", record.Name)
+			}
+			if t.tombstones.has(&Tombstone{Name: record.Name, Announcer: announcer}) {
+				return fmt.Errorf("name %s: announcer %q has a tombstone too", record.Name, announcer.NodeID)
+			}
+			if !t.namesOfNode.has(nodeNameKey{node: announcer.NodeID, name: record.Name}) {
+				return fmt.Errorf("name %s is not in the index of node %q", record.Name, announcer.NodeID)
+			}
+		}
+	}
+	if t.namesOfNode.len() != announcers {
+		return fmt.Errorf("%d announcements, but %d in the index", announcers, t.namesOfNode.len())
+	}
+	return nil
+}
+
+// checkPaths follows a name from every group: no loop, no announcing group
+// twice, and every one of the own segment reached if the links stand.
+func (v *View) checkPaths(record *NameRecord) error {
+	groups := record.Groups()
+	f := v.graph.forest(groups)
+	for group := range v.Groups() {
+		reached := map[string]int{}
+		if err := v.follow(f, record.Name, group.Name, "", reached, 0); err != nil {
+			return err
+		}
+		for _, segment := range v.graph.segments {
+			if len(v.graph.segments) > 1 || !segment.graph.Has(group.Name) {
+				continue
+			}
+			for _, announcing := range groups {
+				_, connected := v.reachable(segment, group.Name, announcing)
+				if connected && announcing != group.Name && reached[announcing] != 1 {
+					return fmt.Errorf("name %s from group %q reaches group %q %d times",
+						record.Name, group.Name, announcing, reached[announcing])
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func (v *View) reachable(segment segmentGraph, from, to string) (int, bool) {
+	tree, ok := segment.graph.Tree(to)
+	if !ok {
+		return 0, false
+	}
+	return tree.Depth(from)
+}
+
+func (v *View) follow(f *forest, name Name, group, from string, reached map[string]int, depth int) error {
+	if depth > v.groups.len() {
+		return fmt.Errorf("name %s loops at group %q", name, group)
+	}
+	reached[group]++
+	for _, hop := range f.hops[group] {
+		if hop.peer == from {
+			continue
+		}
+		if !slices.Contains(v.graph.neighbors(group), hop.peer) {
+			return fmt.Errorf("name %s: hop %s~%s is not in the topology", name, group, hop.peer)
+		}
+		if err := v.follow(f, name, hop.peer, group, reached, depth+1); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,165 @@
+package fsm
+
+import "slices"
+
+// The functions of this file are the only ones that write tables, so that the
+// indexes always agree with the records.
+
+// setNode stores a node record. Its group comes and goes with the present nodes.
+func (a *applier) setNode(node *Node) {
+	old, _ := a.Node(node.ID)
+	a.indexSessions(old, node)
+	a.nodes.set(node)
+	a.countNode(old, node)
+}
+
+func (a *applier) removeNode(node *Node) {
+	a.indexSessions(node, nil)
+	a.nodes.delete(node)
+	a.countNode(node, nil)
+}
+
+// nodeChanged tells the leader's work that a node's sessions or state changed.
+func (a *applier) nodeChanged(id string) { a.changes.Nodes = append(a.changes.Nodes, id) }
+
+func (a *applier) indexSessions(old, node *Node) {
+	if old != nil {
+		for _, session := range old.Sessions {
+			a.sessions.delete(sessionKey{name: session.Name})
+		}
+	}
+	if node != nil {
+		for _, session := range node.Sessions {
+			a.sessions.set(sessionKey{name: session.Name, node: node.ID})
+		}
+	}
+}
+
+// isCandidate reports whether the node may be given new links.
+func isCandidate(node *Node) bool {
+	return node != nil && node.Connected() && node.State == NodePresent
+}
+
+func (a *applier) countNode(old, node *Node) {
+	present := func(n *Node) bool { return n != nil && n.State == NodePresent }
+	current := node
+	if current == nil {
+		current = old
+	}
+	key := groupNodeKey{group: current.Group, node: current.ID}
+	group := Group{Name: current.Group}
+	if existing, ok := a.Group(current.Group); ok {
+		group = *existing
+	}
+	wasPresent := group.Present > 0
+	count := func(counter *int, was, is bool) {
+		if is && !was {
+			*counter++
+		} else if was && !is {
+			*counter--
+		}
+	}
+	count(&group.Nodes, old != nil, node != nil)
+	count(&group.Present, present(old), present(node))
+	count(&group.Connected, isCandidate(old), isCandidate(node))
+
+	if node != nil {
+		a.members.set(key)
+	} else {
+		a.members.delete(key)
+	}
+	if isCandidate(node) {
+		a.connected.set(key)
+	} else {
+		a.connected.delete(key)
+	}
+	if group.Nodes > 0 {
+		a.groups.set(&group)
+	} else {
+		a.groups.delete(&group)
+	}
+	if isPresent := group.Present > 0; isPresent != wasPresent {
+		a.regroup(group.Name, isPresent)
+	}
+}
+
+// setLink stores a link record.
+func (a *applier) setLink(link *Link) {
+	before, _ := a.Link(link.ID)
+	if before != nil {
+		a.unindexLink(before)
+	}
+	a.links.set(link)
+	a.indexLink(link)
+	a.changes.Links = append(a.changes.Links, LinkChange{LinkID: link.ID, Before: before})
+}
+
+// removeLink drops a link record at once.
+func (a *applier) removeLink(link *Link) {
+	a.unindexLink(link)
+	a.links.delete(link)
+	a.changes.Links = append(a.changes.Links, LinkChange{LinkID: link.ID, Before: link})
+}
+
+func (a *applier) indexLink(link *Link) {
+	pair := pairOf(link.SourceGroup, link.DestGroup)
+	pair.linkID = link.ID
+	a.linksOfNode.set(nodeLinkKey{node: link.SourceNode, link: link.ID})
+	if link.DestNode != "" {
+		a.linksOfNode.set(nodeLinkKey{node: link.DestNode, link: link.ID})
+	}
+	if !link.Live() {
+		a.former.set(pair)
+		return
+	}
+	a.pairs.set(pair)
+	a.groupLinks.set(groupLinkKey{group: link.SourceGroup, peer: link.DestGroup})
+	a.groupLinks.set(groupLinkKey{group: link.DestGroup, peer: link.SourceGroup})
+}
+
+func (a *applier) unindexLink(link *Link) {
+	pair := pairOf(link.SourceGroup, link.DestGroup)
+	a.linksOfNode.delete(nodeLinkKey{node: link.SourceNode, link: link.ID})
+	if link.DestNode != "" {
+		a.linksOfNode.delete(nodeLinkKey{node: link.DestNode, link: link.ID})
+	}
+	if !link.Live() {
+		if former, ok := a.former.get(pair); ok && former.linkID == link.ID {
+			a.former.delete(pair)
+		}
+		return
+	}
+	a.pairs.delete(pair)
+	a.groupLinks.delete(groupLinkKey{group: link.SourceGroup, peer: link.DestGroup})
+	a.groupLinks.delete(groupLinkKey{group: link.DestGroup, peer: link.SourceGroup})
+}
+
+// setAnnouncers stores who announces a name now; the record goes with the last.
+func (a *applier) setAnnouncers(name Name, announcers []Announcer) {
+	before, _ := a.NameRecord(name)
+	var groupsBefore []string
+	if before != nil {
+		groupsBefore = before.Groups()
+		for _, announcer := range before.Announcers {
+			a.namesOfNode.delete(nodeNameKey{node: announcer.NodeID, name: name})
+		}
+	}
+	for _, announcer := range announcers {
+		a.namesOfNode.set(nodeNameKey{node: announcer.NodeID, name: name})
+	}
+	record := &NameRecord{Name: name, Revision: a.index(), UpdatedAt: a.now(), Announcers: announcers}
+	if len(announcers) > 0 {
+		a.names.set(record)
+	} else {
+		a.names.delete(record)
+	}
+	a.changes.Names = append(a.changes.Names, NameChange{Name: name, GroupsBefore: groupsBefore})
+}
+
+// setEpoch notes that a newer session of the node announces the name as well.
+func (a *applier) setEpoch(record *NameRecord, at int, epoch uint64) {
+	changed := *record
+	changed.Announcers = slices.Clone(record.Announcers)
+	changed.Announcers[at].Epoch = epoch
+	a.names.set(&changed)
+}

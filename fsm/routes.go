@@ -1,0 +1,293 @@
+package fsm
+
+import (
+	"iter"
+	"slices"
+	"strings"
+	"time"
+)
+
+// TemplateSource is the source of a route that stands for an announcement.
+const TemplateSource = "*"
+
+// RouteStatus is what listings show of a route.
+type RouteStatus uint32
+
+const (
+	// RoutePending is not confirmed by its node.
+	RoutePending RouteStatus = iota + 1
+	// RouteApplied is confirmed.
+	RouteApplied
+	// RouteFailed was refused; Route.Message says why.
+	RouteFailed
+	// RouteDeleted was withdrawn and is still listed.
+	RouteDeleted
+)
+
+// Route is a computed route: a node forwards a name over a link (protocol N1).
+// A template has no link and TemplateSource as its node.
+type Route struct {
+	NodeID    string
+	LinkID    string
+	Name      Name
+	Announcer Announcer
+	Status    RouteStatus
+	Message   string
+	UpdatedAt time.Time
+}
+
+// RouteFilter selects routes by exact node ids; an empty field selects all.
+type RouteFilter struct {
+	Source string
+	Dest   string
+}
+
+// Forwards reports whether the node at the group's end of a link should forward
+// a name over it, whatever the state of the link.
+func (v *View) Forwards(link *Link, group string, record *NameRecord) bool {
+	_, ok := v.graph.forest(record.Groups()).hop(group, link.PeerGroup(group))
+	return ok
+}
+
+// NodeRoutes yields the names that the node should forward, link by link in the
+// order of their ids and names in order. Only links with two known ends have
+// routes (protocol L5). It costs the names of the fleet.
+func (v *View) NodeRoutes(nodeID string) iter.Seq2[*Link, *NameRecord] {
+	return func(yield func(*Link, *NameRecord) bool) {
+		node, ok := v.Node(nodeID)
+		if !ok || node.Group == "" {
+			return
+		}
+		for link := range v.LinksOf(nodeID) {
+			if !routable(link, node) {
+				continue
+			}
+			for record := range v.Names() {
+				if v.Forwards(link, node.Group, record) && !yield(link, record) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// Carriers yields the nodes that should forward a name, with the link each
+// forwards it over, for the announcing groups given. The order is that of the
+// groups.
+func (v *View) Carriers(groups []string) iter.Seq2[string, *Link] {
+	return func(yield func(string, *Link) bool) {
+		f := v.graph.forest(groups)
+		for group := range v.Groups() {
+			for _, hop := range f.hops[group.Name] {
+				link, ok := v.LinkBetween(group.Name, hop.peer)
+				if !ok || link.DestNode == "" {
+					continue
+				}
+				if !yield(link.End(group.Name), link) {
+					return
+				}
+			}
+		}
+	}
+}
+
+func routable(link *Link, node *Node) bool {
+	return link.Live() && link.DestNode != "" && link.End(node.Group) == node.ID
+}
+
+// RouteRevision is the revision of a route at a node: the newest of its name's,
+// its trees' and its link's (protocol L1).
+func (v *View) RouteRevision(link *Link, nodeID string, record *NameRecord) uint64 {
+	return max(record.Revision, v.meta.TreesRevision, link.RevisionAt(nodeID))
+}
+
+// Routes yields what listings show: templates first, then the routes of each
+// node in order, one for each announcer that is reached over it.
+func (v *View) Routes(filter RouteFilter) iter.Seq[Route] {
+	return func(yield func(Route) bool) {
+		if filter.Source == "" || filter.Source == TemplateSource {
+			if !v.templates(filter.Dest, yield) {
+				return
+			}
+		}
+		for node := range v.Nodes() {
+			if filter.Source != "" && filter.Source != node.ID {
+				continue
+			}
+			if !v.routesFrom(node, filter.Dest, yield) {
+				return
+			}
+		}
+	}
+}
+
+func (v *View) templates(dest string, yield func(Route) bool) bool {
+	row := func(name Name, announcer Announcer, status RouteStatus, at time.Time) bool {
+		if dest != "" && dest != announcer.NodeID {
+			return true
+		}
+		return yield(Route{NodeID: TemplateSource, Name: name, Announcer: announcer, Status: status, UpdatedAt: at})
+	}
+	for record := range v.namesTowards(dest) {
+		for _, announcer := range record.Announcers {
+			if !row(record.Name, announcer, RouteApplied, record.UpdatedAt) {
+				return false
+			}
+		}
+	}
+	for tombstone := range v.Tombstones() {
+		if !row(tombstone.Name, tombstone.Announcer, RouteDeleted, tombstone.RemovedAt) {
+			return false
+		}
+	}
+	return true
+}
+
+// namesTowards yields the names of one announcer, or all.
+func (v *View) namesTowards(dest string) iter.Seq[*NameRecord] {
+	if dest == "" {
+		return v.Names()
+	}
+	return func(yield func(*NameRecord) bool) {
+		for name := range v.NamesOf(dest) {
+			if record, ok := v.NameRecord(name); ok && !yield(record) {
+				return
+			}
+		}
+	}
+}
+
+// nodeLinks are the links of a node that listings show routes over, by peer
+// group: live ones with two ends, and where there is none the last deleted one.
+func (v *View) nodeLinks(node *Node) []*Link {
+	var links []*Link
+	for link := range v.LinksOf(node.ID) {
+		if link.End(node.Group) != node.ID || link.DestNode == "" {
+			continue
+		}
+		if !link.Live() {
+			former, ok := v.formerLinkBetween(link.SourceGroup, link.DestGroup)
+			if _, replaced := v.LinkBetween(link.SourceGroup, link.DestGroup); replaced || !ok || former.ID != link.ID {
+				continue
+			}
+		}
+		links = append(links, link)
+	}
+	return links
+}
+
+func (v *View) routesFrom(node *Node, dest string, yield func(Route) bool) bool {
+	links := v.nodeLinks(node)
+	if len(links) == 0 || node.Group == "" {
+		return true
+	}
+	for record := range v.namesTowards(dest) {
+		f := v.graph.forest(record.Groups())
+		for _, link := range links {
+			step, ok := f.hop(node.Group, link.PeerGroup(node.Group))
+			if !ok || !link.Live() {
+				continue
+			}
+			status, message := v.routeStatus(link, node, record)
+			for _, announcer := range record.Announcers {
+				if (dest != "" && announcer.NodeID != dest) || !slices.Contains(step.groups, announcer.Group) {
+					continue
+				}
+				row := Route{
+					NodeID: node.ID, LinkID: link.ID, Name: record.Name, Announcer: announcer,
+					Status: status, Message: message, UpdatedAt: later(record.UpdatedAt, link.UpdatedAt),
+				}
+				if !yield(row) {
+					return false
+				}
+			}
+		}
+	}
+	return v.deletedRoutesFrom(node, links, dest, yield)
+}
+
+// deletedRoutesFrom shows the routes to a withdrawn announcer as they were while
+// it announced.
+func (v *View) deletedRoutesFrom(node *Node, links []*Link, dest string, yield func(Route) bool) bool {
+	for tombstone := range v.Tombstones() {
+		if dest != "" && tombstone.Announcer.NodeID != dest {
+			continue
+		}
+		f := v.formerGraph().forest(v.groupsWith(tombstone))
+		for _, link := range links {
+			step, ok := f.hop(node.Group, link.PeerGroup(node.Group))
+			if !ok || !slices.Contains(step.groups, tombstone.Announcer.Group) {
+				continue
+			}
+			row := Route{
+				NodeID: node.ID, LinkID: link.ID, Name: tombstone.Name, Announcer: tombstone.Announcer,
+				Status: RouteDeleted, UpdatedAt: tombstone.RemovedAt,
+			}
+			if !yield(row) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// groupsWith returns the groups that announced a name while a withdrawn
+// announcer did.
+func (v *View) groupsWith(tombstone *Tombstone) []string {
+	var announcers []Announcer
+	if record, ok := v.NameRecord(tombstone.Name); ok {
+		announcers = append(announcers, record.Announcers...)
+	}
+	for other := range v.tombstonesOf(tombstone.Name) {
+		if other.Revision >= tombstone.Revision {
+			announcers = append(announcers, other.Announcer)
+		}
+	}
+	slices.SortFunc(announcers, func(a, b Announcer) int {
+		if order := a.First.Compare(b.First); order != 0 {
+			return order
+		}
+		return strings.Compare(a.NodeID, b.NodeID)
+	})
+	return announcingGroups(announcers)
+}
+
+// formerGraph is the topology with the groups that have left but still have a
+// node record, so that routes to them can be shown as deleted.
+func (v *View) formerGraph() *graphs {
+	v.recentOnce.Do(func() {
+		var groups []string
+		same := true
+		for group := range v.Groups() {
+			if group.Name == "" {
+				continue
+			}
+			groups = append(groups, group.Name)
+			same = same && group.Present > 0
+		}
+		if v.recentGraph = v.graph; !same {
+			v.recentGraph = newGraphs(v.fleet.GetTopology(), groups)
+		}
+	})
+	return v.recentGraph
+}
+
+func (v *View) routeStatus(link *Link, node *Node, record *NameRecord) (RouteStatus, string) {
+	revision := v.RouteRevision(link, node.ID, record)
+	for _, failure := range node.Failures {
+		if failure.LinkID == link.ID && failure.Name == record.Name && failure.Revision >= revision {
+			return RouteFailed, failure.Error
+		}
+	}
+	if link.Status == LinkApplied && revision <= node.Acked {
+		return RouteApplied, ""
+	}
+	return RoutePending, link.StatusMessage
+}
+
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}

@@ -1,0 +1,249 @@
+package fsm
+
+import (
+	"bufio"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash"
+	"hash/crc32"
+	"io"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/slim-cp/slim-cp/proto/slimcp/v1"
+)
+
+// A snapshot is: the magic, then frames. A frame is a length and a CRC-32C of
+// the message, both 4 bytes little-endian, then the message. The first frame is
+// the header, then come the records, then a frame of length zero, then the
+// trailer with their count and a SHA-256 of everything before the trailer.
+// Two replicas that applied the same log write the same bytes.
+
+const (
+	snapshotMagic  = "SLIMCPS\x01"
+	snapshotFormat = 1
+	// maxFrame bounds a record, so that a damaged length is no allocation.
+	maxFrame = 64 << 20
+)
+
+var crcTable = crc32.MakeTable(crc32.Castagnoli)
+
+// ErrSnapshot is wrapped by the errors of reading a snapshot.
+var ErrSnapshot = errors.New("snapshot cannot be read")
+
+// Snapshot is the state at one index, to be written. It costs O(1) to take and
+// may be written while the store goes on.
+type Snapshot struct{ tables tables }
+
+// Capture returns the state after the last applied entry. It is called by the
+// goroutine that applies.
+func (s *Store) Capture() *Snapshot { return &Snapshot{tables: s.state.copy()} }
+
+// Index returns the log index of the last command in the snapshot.
+func (s *Snapshot) Index() uint64 { return s.tables.meta.Index }
+
+// Write writes the snapshot. It blocks as long as w does.
+func (s *Snapshot) Write(w io.Writer) error {
+	buffered := bufio.NewWriterSize(w, 1<<20)
+	out := &frameWriter{w: buffered, sum: sha256.New()}
+	out.raw([]byte(snapshotMagic))
+	t := &s.tables
+	out.frame(&slimcppb.SnapshotHeader{
+		Format: snapshotFormat, Schema: SchemaVersion,
+		ClusterId: t.meta.ClusterID, Generation: t.meta.Generation, Index: t.meta.Index, Term: t.meta.Term,
+	})
+	for record := range t.records() {
+		out.frame(record)
+		out.records++
+	}
+	out.raw(make([]byte, 4))
+	out.frame(&slimcppb.SnapshotTrailer{Records: out.records, Sha256: out.sum.Sum(nil)})
+	if out.err != nil {
+		return out.err
+	}
+	return buffered.Flush()
+}
+
+// records yields the state as records, in a fixed order.
+func (t *tables) records() func(yield func(*slimcppb.SnapshotRecord) bool) {
+	return func(yield func(*slimcppb.SnapshotRecord) bool) {
+		if !yield(&slimcppb.SnapshotRecord{Record: &slimcppb.SnapshotRecord_State{State: &slimcppb.StateRecord{
+			ClockUnixNanos: timeToProto(t.meta.Clock),
+			LeaderTerm:     t.meta.LeaderTerm, LeaderReplica: t.meta.LeaderReplica, LeaderBoot: t.meta.LeaderBoot,
+			TreesRevision: t.meta.TreesRevision, FleetRevision: t.meta.FleetRevision,
+		}}}) || !yield(&slimcppb.SnapshotRecord{Record: &slimcppb.SnapshotRecord_Fleet{Fleet: t.fleet}}) {
+			return
+		}
+		for node := range t.nodes.all() {
+			if !yield(&slimcppb.SnapshotRecord{Record: &slimcppb.SnapshotRecord_Node{Node: node.proto()}}) {
+				return
+			}
+		}
+		for link := range t.links.all() {
+			if !yield(&slimcppb.SnapshotRecord{Record: &slimcppb.SnapshotRecord_Link{Link: link.proto()}}) {
+				return
+			}
+		}
+		for name := range t.names.all() {
+			if !yield(&slimcppb.SnapshotRecord{Record: &slimcppb.SnapshotRecord_Name{Name: name.proto()}}) {
+				return
+			}
+		}
+		for tombstone := range t.tombstones.all() {
+			if !yield(&slimcppb.SnapshotRecord{Record: &slimcppb.SnapshotRecord_Tombstone{Tombstone: tombstone.proto()}}) {
+				return
+			}
+		}
+		for ended := range t.ended.all() {
+			record := &slimcppb.EndedSessionRecord{Session: ended.name.Proto(), Index: ended.index}
+			if !yield(&slimcppb.SnapshotRecord{Record: &slimcppb.SnapshotRecord_EndedSession{EndedSession: record}}) {
+				return
+			}
+		}
+	}
+}
+
+type frameWriter struct {
+	w       io.Writer
+	sum     hash.Hash
+	records uint64
+	err     error
+}
+
+func (f *frameWriter) raw(data []byte) {
+	if f.err != nil {
+		return
+	}
+	f.sum.Write(data)
+	_, f.err = f.w.Write(data)
+}
+
+func (f *frameWriter) frame(message proto.Message) {
+	data, err := proto.MarshalOptions{Deterministic: true}.Marshal(message)
+	if err != nil {
+		f.err = errors.Join(f.err, err)
+		return
+	}
+	var head [8]byte
+	binary.LittleEndian.PutUint32(head[:4], uint32(len(data)))
+	binary.LittleEndian.PutUint32(head[4:], crc32.Checksum(data, crcTable))
+	f.raw(head[:])
+	f.raw(data)
+}
+
+// Restore replaces the state by a snapshot's. The snapshot is read and checked
+// completely first; on an error the state stays as it was.
+func (s *Store) Restore(r io.Reader) error {
+	restored, err := ReadSnapshot(r)
+	if err != nil {
+		return err
+	}
+	s.state = restored.tables
+	s.publish(nil)
+	return nil
+}
+
+// ReadSnapshot reads and checks a whole snapshot.
+func ReadSnapshot(r io.Reader) (*Snapshot, error) {
+	in := &frameReader{r: bufio.NewReaderSize(r, 1<<20), sum: sha256.New()}
+	magic := make([]byte, len(snapshotMagic))
+	if err := in.raw(magic); err != nil || string(magic) != snapshotMagic {
+		return nil, fmt.Errorf("%w: it does not begin like one", ErrSnapshot)
+	}
+	header := &slimcppb.SnapshotHeader{}
+	if more, err := in.frame(header); err != nil || !more {
+		return nil, fmt.Errorf("%w: header: %w", ErrSnapshot, errors.Join(err, io.ErrUnexpectedEOF))
+	}
+	if header.GetFormat() != snapshotFormat {
+		return nil, fmt.Errorf("%w: format %d, this binary reads %d", ErrSnapshot, header.GetFormat(), snapshotFormat)
+	}
+	if header.GetSchema() > SchemaVersion {
+		return nil, fmt.Errorf("%w: schema %d, this binary knows %d", ErrSnapshot, header.GetSchema(), SchemaVersion)
+	}
+	loader := newLoader(header)
+	records, err := in.records(loader)
+	if err != nil {
+		return nil, fmt.Errorf("%w: record %d: %w", ErrSnapshot, records+1, err)
+	}
+	if err := in.trailer(records); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrSnapshot, err)
+	}
+	if err := loader.finish(); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrSnapshot, err)
+	}
+	return &Snapshot{tables: loader.tables}, nil
+}
+
+type frameReader struct {
+	r   io.Reader
+	sum hash.Hash
+}
+
+func (f *frameReader) raw(data []byte) error {
+	if _, err := io.ReadFull(f.r, data); err != nil {
+		return fmt.Errorf("it ends too early: %w", err)
+	}
+	f.sum.Write(data)
+	return nil
+}
+
+// frame reads one message; false is the frame of length zero that ends the
+// records.
+func (f *frameReader) frame(message proto.Message) (bool, error) {
+	var length, checksum [4]byte
+	if err := f.raw(length[:]); err != nil {
+		return false, err
+	}
+	size := binary.LittleEndian.Uint32(length[:])
+	if size == 0 {
+		return false, nil
+	}
+	if size > maxFrame {
+		return false, fmt.Errorf("length %d, at most %d are accepted", size, maxFrame)
+	}
+	if err := f.raw(checksum[:]); err != nil {
+		return false, err
+	}
+	data, err := io.ReadAll(io.LimitReader(f.r, int64(size))) // grows with what is there
+	if err != nil {
+		return false, err
+	}
+	if len(data) != int(size) {
+		return false, fmt.Errorf("it ends too early: %w", io.ErrUnexpectedEOF)
+	}
+	f.sum.Write(data)
+	if crc32.Checksum(data, crcTable) != binary.LittleEndian.Uint32(checksum[:]) {
+		return false, errors.New("checksum differs")
+	}
+	return true, proto.Unmarshal(data, message)
+}
+
+func (f *frameReader) records(loader *loader) (uint64, error) {
+	for count := uint64(0); ; count++ {
+		record := &slimcppb.SnapshotRecord{}
+		more, err := f.frame(record)
+		if err != nil || !more {
+			return count, err
+		}
+		if err := loader.load(record); err != nil {
+			return count, err
+		}
+	}
+}
+
+func (f *frameReader) trailer(records uint64) error {
+	sum := f.sum.Sum(nil)
+	trailer := &slimcppb.SnapshotTrailer{}
+	if more, err := f.frame(trailer); err != nil || !more {
+		return fmt.Errorf("trailer: %w", errors.Join(err, io.ErrUnexpectedEOF))
+	}
+	if trailer.GetRecords() != records {
+		return fmt.Errorf("trailer counts %d records, there are %d", trailer.GetRecords(), records)
+	}
+	if string(trailer.GetSha256()) != string(sum) {
+		return errors.New("SHA-256 differs")
+	}
+	return nil
+}

@@ -1,0 +1,240 @@
+package fsm
+
+import (
+	"iter"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/slim-cp/slim-cp/proto/slimcp/v1"
+	"github.com/slim-cp/slim-cp/spt"
+)
+
+const (
+	// Wildcard stands for every group in an adjacency list.
+	Wildcard = "*"
+	// DefaultSegment is the segment of a topology that is written as links.
+	DefaultSegment = "default"
+	// groupTemplate makes a segment a template: one instance for each group.
+	groupTemplate = "$group"
+)
+
+// graphs is the topology, expanded for the groups that are present. It is
+// immutable, apart from its cache, and replaced when either changes.
+type graphs struct {
+	segments []segmentGraph // by name
+
+	mu      sync.Mutex
+	forests map[string]*forest // by announcing groups; bounded by maxForests
+}
+
+type segmentGraph struct {
+	name  string
+	graph *spt.Graph
+}
+
+// newGraphs expands a topology for groups, which must be in order.
+func newGraphs(topology *slimcppb.Topology, groups []string) *graphs {
+	g := &graphs{forests: map[string]*forest{}}
+	for _, segment := range expandSegments(topology, groups) {
+		g.segments = append(g.segments, segmentGraph{name: segment.GetName(), graph: segmentGraphOf(segment, groups)})
+	}
+	slices.SortStableFunc(g.segments, func(a, b segmentGraph) int { return strings.Compare(a.name, b.name) })
+	return g
+}
+
+// expandSegments replaces each template by its instances: one for every group
+// that the template does not name itself.
+func expandSegments(topology *slimcppb.Topology, groups []string) []*slimcppb.Segment {
+	var expanded []*slimcppb.Segment
+	for _, segment := range topology.GetSegments() {
+		if !isTemplate(segment) {
+			expanded = append(expanded, segment)
+			continue
+		}
+		for _, group := range groups {
+			if !namesGroup(segment, group) {
+				expanded = append(expanded, instantiate(segment, group))
+			}
+		}
+	}
+	return expanded
+}
+
+func isTemplate(segment *slimcppb.Segment) bool {
+	if strings.Contains(segment.GetName(), groupTemplate) {
+		return true
+	}
+	for name := range segmentGroups(segment) {
+		if strings.Contains(name, groupTemplate) {
+			return true
+		}
+	}
+	return false
+}
+
+func namesGroup(segment *slimcppb.Segment, group string) bool {
+	for name := range segmentGroups(segment) {
+		if name == group {
+			return true
+		}
+	}
+	return false
+}
+
+// segmentGroups yields every group string of a segment as it is written.
+func segmentGroups(segment *slimcppb.Segment) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for _, adjacency := range segment.GetLinks() {
+			if !yield(adjacency.GetGroup()) {
+				return
+			}
+			for _, neighbor := range adjacency.GetNeighbors() {
+				if !yield(neighbor) {
+					return
+				}
+			}
+		}
+	}
+}
+
+func instantiate(segment *slimcppb.Segment, group string) *slimcppb.Segment {
+	replace := func(text string) string { return strings.ReplaceAll(text, groupTemplate, group) }
+	instance := &slimcppb.Segment{Name: replace(segment.GetName())}
+	for _, adjacency := range segment.GetLinks() {
+		copied := &slimcppb.Adjacency{Group: replace(adjacency.GetGroup())}
+		for _, neighbor := range adjacency.GetNeighbors() {
+			copied.Neighbors = append(copied.Neighbors, replace(neighbor))
+		}
+		instance.Links = append(instance.Links, copied)
+	}
+	return instance
+}
+
+// segmentGraphOf builds the graph of a segment over the groups that exist.
+func segmentGraphOf(segment *slimcppb.Segment, groups []string) *spt.Graph {
+	builder := spt.NewBuilder()
+	exists := func(group string) bool { _, found := slices.BinarySearch(groups, group); return found }
+	for name := range segmentGroups(segment) {
+		if name == Wildcard {
+			for _, group := range groups {
+				builder.AddVertex(group)
+			}
+			break
+		}
+	}
+	addUniversal := func(name string) {
+		if name == Wildcard {
+			for _, group := range groups {
+				builder.AddUniversal(group)
+			}
+		} else if exists(name) {
+			builder.AddUniversal(name)
+		}
+	}
+	for _, adjacency := range segment.GetLinks() {
+		for _, neighbor := range adjacency.GetNeighbors() {
+			switch {
+			case adjacency.GetGroup() == Wildcard:
+				addUniversal(neighbor)
+			case neighbor == Wildcard:
+				addUniversal(adjacency.GetGroup())
+			case exists(adjacency.GetGroup()) && exists(neighbor):
+				builder.AddEdge(adjacency.GetGroup(), neighbor)
+			}
+		}
+	}
+	return builder.Build()
+}
+
+// allowed reports whether some segment links the two groups.
+func (g *graphs) allowed(a, b string) bool {
+	for _, segment := range g.segments {
+		if segment.graph.Adjacent(a, b) {
+			return true
+		}
+	}
+	return false
+}
+
+// neighbors returns the groups that some segment links with the group, in order.
+func (g *graphs) neighbors(group string) []string {
+	if len(g.segments) == 1 {
+		return slices.Collect(g.segments[0].graph.Neighbors(group))
+	}
+	var all []string
+	for _, segment := range g.segments {
+		all = slices.AppendSeq(all, segment.graph.Neighbors(group))
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// keepsPaths reports whether a group can come or go without a change of the
+// paths between the others. It is cautious: false is always right.
+func (g *graphs) keepsPaths(group string) bool {
+	found := false
+	for _, segment := range g.segments {
+		switch segment.graph.Degree(group) {
+		case 0:
+			continue
+		case 1:
+		default:
+			if found || !segment.graph.Simplicial(group) {
+				return false
+			}
+		}
+		if found && len(g.neighbors(group)) > 1 {
+			return false
+		}
+		found = true
+	}
+	return true
+}
+
+// SegmentInfo is a segment as listings show it.
+type SegmentInfo struct {
+	Name   string
+	Groups []string    // with at least one edge, in order
+	Edges  [][2]string // each ordered, in order
+}
+
+// Segments returns the topology's segments, expanded for every group that has a
+// node record, by name.
+func (t *tables) Segments() []SegmentInfo {
+	var groups []string
+	for group := range t.Groups() {
+		groups = append(groups, group.Name)
+	}
+	var infos []SegmentInfo
+	for _, segment := range newGraphs(t.fleet.GetTopology(), groups).segments {
+		info := SegmentInfo{Name: segment.name}
+		for _, group := range segment.graph.Vertices() {
+			if segment.graph.HasEdges(group) {
+				info.Groups = append(info.Groups, group)
+			}
+		}
+		for a, b := range segment.graph.Edges() {
+			info.Edges = append(info.Edges, [2]string{a, b})
+		}
+		infos = append(infos, info)
+	}
+	return infos
+}
+
+// AllowedPairs yields the pairs of present groups that the topology links, each
+// ordered and once, in order.
+func (t *tables) AllowedPairs() iter.Seq2[string, string] {
+	return func(yield func(string, string) bool) {
+		for group := range t.Groups() {
+			for _, peer := range t.graph.neighbors(group.Name) {
+				if group.Name < peer && !yield(group.Name, peer) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// Allowed reports whether the topology links two groups that are present.
+func (t *tables) Allowed(a, b string) bool { return t.graph.allowed(a, b) }

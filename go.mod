@@ -1,6 +1,6 @@
 module github.com/slim-cp/slim-cp
 
-go 1.26
+go 1.26.0
 
 require (
 	github.com/armon/go-metrics v0.4.1 // indirect

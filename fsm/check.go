@@ -71,10 +71,13 @@ func (t *tables) checkLinks() error {
 			return fmt.Errorf("index gives node %q link %s, which does not end there", key.node, key.link)
 		}
 	}
-	for pair := range t.former.all() {
-		if link, ok := t.Link(pair.linkID); !ok || link.Live() {
-			return fmt.Errorf("former link %s of %s~%s is not a deleted one", pair.linkID, pair.a, pair.b)
+	for key := range t.former.all() {
+		if link, ok := t.Link(key.linkID); !ok || link.Live() {
+			return fmt.Errorf("former link %s of %s~%s is not a deleted one", key.linkID, key.a, key.b)
 		}
+	}
+	if t.former.len() != t.links.len()-live {
+		return fmt.Errorf("%d links, %d of them live, but %d former ones", t.links.len(), live, t.former.len())
 	}
 	return nil
 }

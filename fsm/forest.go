@@ -52,8 +52,10 @@ func (g *graphs) buildForest(groups []string) *forest {
 				members = append(members, group)
 			}
 		}
-		if len(members) > 0 {
-			f.addTree(segment, members, joined)
+		// A segment may fall apart into groups that cannot reach each other: each
+		// part has a tree of its own.
+		for len(members) > 0 {
+			members = f.addTree(segment, members, joined)
 		}
 	}
 	for _, hops := range f.hops {
@@ -62,13 +64,21 @@ func (g *graphs) buildForest(groups []string) *forest {
 	return f
 }
 
-// addTree adds the hops of one segment, in which the members announce.
-func (f *forest) addTree(segment segmentGraph, members []string, joined *union) {
+// addTree adds the hops of the part of a segment in which the first of the
+// announcing members is, and returns the members of the other parts.
+func (f *forest) addTree(segment segmentGraph, members []string, joined *union) []string {
 	tree, ok := segment.graph.Tree(members[0])
 	if !ok {
-		return
+		return nil
 	}
-	reached := slices.DeleteFunc(members, func(group string) bool { return !tree.Reached(group) })
+	var reached, apart []string
+	for _, member := range members {
+		if tree.Reached(member) {
+			reached = append(reached, member)
+		} else {
+			apart = append(apart, member)
+		}
+	}
 	below := map[string][]string{} // announcing groups at or under a group
 	for _, member := range reached {
 		for _, group := range tree.Path(member) {
@@ -88,6 +98,7 @@ func (f *forest) addTree(segment segmentGraph, members []string, joined *union) 
 		}
 		f.addHop(group, parent, above)
 	}
+	return apart
 }
 
 func (f *forest) addHop(from, to string, groups []string) {

@@ -109,7 +109,7 @@ func (a *applier) indexLink(link *Link) {
 		a.linksOfNode.set(nodeLinkKey{node: link.DestNode, link: link.ID})
 	}
 	if !link.Live() {
-		a.former.set(pair)
+		a.former.set(formerOf(link))
 		return
 	}
 	a.pairs.set(pair)
@@ -124,9 +124,7 @@ func (a *applier) unindexLink(link *Link) {
 		a.linksOfNode.delete(nodeLinkKey{node: link.DestNode, link: link.ID})
 	}
 	if !link.Live() {
-		if former, ok := a.former.get(pair); ok && former.linkID == link.ID {
-			a.former.delete(pair)
-		}
+		a.former.delete(formerOf(link))
 		return
 	}
 	a.pairs.delete(pair)

@@ -28,3 +28,12 @@ func (t table[T]) all() iter.Seq[T]    { return func(yield func(T) bool) { t.tre
 func (t table[T]) from(key T) iter.Seq[T] {
 	return func(yield func(T) bool) { t.tree.Ascend(key, yield) }
 }
+
+// lastBefore returns the greatest record that is not greater than the key.
+func (t table[T]) lastBefore(key T) (last T, ok bool) {
+	t.tree.Descend(key, func(record T) bool {
+		last, ok = record, true
+		return false
+	})
+	return last, ok
+}

@@ -3,6 +3,7 @@ package fsm
 import (
 	"cmp"
 	"iter"
+	"math"
 	"strings"
 	"time"
 
@@ -37,6 +38,18 @@ func pairOf(a, b string) pairKey {
 		a, b = b, a
 	}
 	return pairKey{a: a, b: b}
+}
+
+// formerKey is a deleted link of a pair; the one deleted last is the highest.
+type formerKey struct {
+	pairKey
+	revision uint64
+}
+
+func formerOf(link *Link) formerKey {
+	key := formerKey{pairKey: pairOf(link.SourceGroup, link.DestGroup), revision: link.SourceRevision}
+	key.linkID = link.ID
+	return key
 }
 
 type nodeLinkKey struct{ node, link string }
@@ -75,7 +88,7 @@ type tables struct {
 	members     table[groupNodeKey] // nodes of a group
 	connected   table[groupNodeKey] // nodes of a group with a session
 	pairs       table[pairKey]      // live link of a pair of groups
-	former      table[pairKey]      // last deleted link of a pair, while it is listed
+	former      table[formerKey]    // deleted links of a pair, while they are listed
 	groupLinks  table[groupLinkKey] // groups that a group has a live link with
 	linksOfNode table[nodeLinkKey]  // links by each node that holds an end
 	namesOfNode table[nodeNameKey]  // names by announcing node
@@ -95,7 +108,11 @@ func newTables() tables {
 
 		sessions: newTable(func(a, b sessionKey) bool { return a.name.Compare(b.name) < 0 }),
 		members:  newTable(lessGroupNode), connected: newTable(lessGroupNode),
-		pairs: newTable(lessPair), former: newTable(lessPair),
+		pairs: newTable(lessPair),
+		former: newTable(func(a, b formerKey) bool {
+			return cmp.Or(strings.Compare(a.a, b.a), strings.Compare(a.b, b.b),
+				cmp.Compare(a.revision, b.revision), strings.Compare(a.linkID, b.linkID)) < 0
+		}),
 		groupLinks: newTable(func(a, b groupLinkKey) bool {
 			return cmp.Or(strings.Compare(a.group, b.group), strings.Compare(a.peer, b.peer)) < 0
 		}),
@@ -154,11 +171,12 @@ func (t *tables) LinkBetween(a, b string) (*Link, bool) {
 // formerLinkBetween returns the link of two groups that was deleted last, while
 // it is still listed.
 func (t *tables) formerLinkBetween(a, b string) (*Link, bool) {
-	pair, ok := t.former.get(pairOf(a, b))
-	if !ok {
+	pair := pairOf(a, b)
+	last, ok := t.former.lastBefore(formerKey{pairKey: pair, revision: math.MaxUint64})
+	if !ok || last.a != pair.a || last.b != pair.b {
 		return nil, false
 	}
-	return t.Link(pair.linkID)
+	return t.Link(last.linkID)
 }
 
 // LinksOf yields the links of which the node holds an end, also those being

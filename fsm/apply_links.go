@@ -217,11 +217,9 @@ func (a *applier) markGone(old *Link) {
 
 // confirmDeleted: a node without a session holds no outgoing link, or drops it
 // before it comes back.
-func (a *applier) confirmDeleted(nodeID string) { a.confirmDeletedUntil(nodeID, a.index()) }
-
-func (a *applier) confirmDeletedUntil(nodeID string, index uint64) {
+func (a *applier) confirmDeleted(nodeID string) {
 	for _, link := range slices.Collect(a.LinksOf(nodeID)) {
-		if link.SourceNode == nodeID && !link.Live() && !link.Gone && link.SourceRevision <= index {
+		if link.SourceNode == nodeID && !link.Live() && !link.Gone {
 			a.markGone(link)
 		}
 	}

@@ -197,8 +197,10 @@ func (a *applier) nodeReconciled(command *slimcppb.NodeReconciled) Result {
 	}
 	node.Failures = a.failures(old, command.GetFailures())
 	a.nodes.set(&node) // no index knows these fields
-	if command.GetIndex() > 0 {
-		a.confirmDeletedUntil(node.ID, command.GetIndex())
+	for _, id := range command.GetGoneLinks() {
+		if link, ok := a.Link(id); ok && !link.Live() && !link.Gone && link.SourceNode == node.ID {
+			a.markGone(link)
+		}
 	}
 	return Result{NodeID: node.ID}
 }

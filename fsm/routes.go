@@ -49,23 +49,44 @@ func (v *View) Forwards(link *Link, group string, record *NameRecord) bool {
 	return ok
 }
 
-// NodeRoutes yields the names that the node should forward, link by link in the
-// order of their ids and names in order. Only links with two known ends have
-// routes (protocol L5). It costs the names of the fleet.
-func (v *View) NodeRoutes(nodeID string) iter.Seq2[*Link, *NameRecord] {
-	return func(yield func(*Link, *NameRecord) bool) {
-		node, ok := v.Node(nodeID)
-		if !ok || node.Group == "" {
+// Fan says where one node forwards names to. It belongs to the view that made
+// it.
+type Fan struct {
+	graph *graphs
+	group string
+	links map[string]*Link // by peer group; looked up only
+}
+
+// Fan returns the links over which a node has routes: those with two known ends
+// (protocol L5), whatever their status.
+func (v *View) Fan(nodeID string) Fan {
+	fan := Fan{graph: v.graph, links: map[string]*Link{}}
+	node, ok := v.Node(nodeID)
+	if !ok || node.Group == "" {
+		return fan
+	}
+	fan.group = node.Group
+	for link := range v.LinksOf(nodeID) {
+		if link.Live() && link.DestNode != "" && link.End(node.Group) == nodeID {
+			fan.links[link.PeerGroup(node.Group)] = link
+		}
+	}
+	return fan
+}
+
+// Empty reports whether the node has no link with routes.
+func (f Fan) Empty() bool { return len(f.links) == 0 }
+
+// Links yields the links over which the node should forward a name, by peer
+// group.
+func (f Fan) Links(record *NameRecord) iter.Seq[*Link] {
+	return func(yield func(*Link) bool) {
+		if len(f.links) == 0 {
 			return
 		}
-		for link := range v.LinksOf(nodeID) {
-			if !routable(link, node) {
-				continue
-			}
-			for record := range v.Names() {
-				if v.Forwards(link, node.Group, record) && !yield(link, record) {
-					return
-				}
+		for _, hop := range f.graph.forest(record.Groups()).hops[f.group] {
+			if link, ok := f.links[hop.peer]; ok && !yield(link) {
+				return
 			}
 		}
 	}
@@ -91,8 +112,22 @@ func (v *View) Carriers(groups []string) iter.Seq2[string, *Link] {
 	}
 }
 
-func routable(link *Link, node *Node) bool {
-	return link.Live() && link.DestNode != "" && link.End(node.Group) == node.ID
+// NodeRoutes yields the names that a node should forward, in order, with the
+// link each goes over. It costs the names of the fleet.
+func (v *View) NodeRoutes(nodeID string) iter.Seq2[*Link, *NameRecord] {
+	return func(yield func(*Link, *NameRecord) bool) {
+		fan := v.Fan(nodeID)
+		if fan.Empty() {
+			return
+		}
+		for record := range v.Names() {
+			for link := range fan.Links(record) {
+				if !yield(link, record) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // RouteRevision is the revision of a route at a node: the newest of its name's,
@@ -226,6 +261,18 @@ func (v *View) deletedRoutesFrom(node *Node, links []*Link, dest string, yield f
 			if !yield(row) {
 				return false
 			}
+		}
+	}
+	return true
+}
+
+// RemovalConfirmed reports whether every node that forwarded a name to a withdrawn
+// announcer has confirmed that it no longer does. A removed link and an absent
+// session confirm as well (protocol N9).
+func (v *View) RemovalConfirmed(tombstone *Tombstone) bool {
+	for id := range v.Carriers(v.groupsWith(tombstone)) {
+		if node, ok := v.Node(id); ok && node.Connected() && node.Acked < tombstone.Revision {
+			return false
 		}
 	}
 	return true

@@ -1014,7 +1014,9 @@ type NodeReconciled struct {
 	Index uint64     `protobuf:"varint,3,opt,name=index,proto3" json:"index,omitempty"`
 	Links []*LinkAck `protobuf:"bytes,4,rep,name=links,proto3" json:"links,omitempty"`
 	// All routes of the node that are failed now, at most 100.
-	Failures      []*RouteFailure `protobuf:"bytes,5,rep,name=failures,proto3" json:"failures,omitempty"`
+	Failures []*RouteFailure `protobuf:"bytes,5,rep,name=failures,proto3" json:"failures,omitempty"`
+	// Deleted links that the node does not hold any more.
+	GoneLinks     []string `protobuf:"bytes,6,rep,name=gone_links,json=goneLinks,proto3" json:"gone_links,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1080,6 +1082,13 @@ func (x *NodeReconciled) GetLinks() []*LinkAck {
 func (x *NodeReconciled) GetFailures() []*RouteFailure {
 	if x != nil {
 		return x.Failures
+	}
+	return nil
+}
+
+func (x *NodeReconciled) GetGoneLinks() []string {
+	if x != nil {
+		return x.GoneLinks
 	}
 	return nil
 }
@@ -1790,13 +1799,15 @@ const file_proto_slimcp_v1_entry_proto_rawDesc = "" +
 	"\bsequence\x18\x02 \x01(\x04R\bsequence\x12\x17\n" +
 	"\alink_id\x18\x03 \x01(\tR\x06linkId\x12\x1d\n" +
 	"\n" +
-	"message_id\x18\x04 \x01(\tR\tmessageId\"\xd0\x01\n" +
+	"message_id\x18\x04 \x01(\tR\tmessageId\"\xef\x01\n" +
 	"\x0eNodeReconciled\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x120\n" +
 	"\asession\x18\x02 \x01(\v2\x16.slimcp.v1.SessionNameR\asession\x12\x14\n" +
 	"\x05index\x18\x03 \x01(\x04R\x05index\x12(\n" +
 	"\x05links\x18\x04 \x03(\v2\x12.slimcp.v1.LinkAckR\x05links\x123\n" +
-	"\bfailures\x18\x05 \x03(\v2\x17.slimcp.v1.RouteFailureR\bfailures\"n\n" +
+	"\bfailures\x18\x05 \x03(\v2\x17.slimcp.v1.RouteFailureR\bfailures\x12\x1d\n" +
+	"\n" +
+	"gone_links\x18\x06 \x03(\tR\tgoneLinks\"n\n" +
 	"\aLinkAck\x12\x17\n" +
 	"\alink_id\x18\x01 \x01(\tR\x06linkId\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x12\x18\n" +

@@ -1,0 +1,56 @@
+# Needs Go, make and git; a C compiler for the race detector; protoc for "proto"
+# and "lint"; Node.js for "interop".
+
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := build
+
+golangci_version := v2.15.0
+golangci := bin/tools/golangci-lint
+node_modules := test/interop/node_modules
+
+# The race detector needs a C compiler.
+race := $(if $(shell command -v $${CC:-gcc}),-race)
+
+.PHONY: build test e2e interop node_modules lint bench demo proto clean
+
+build: ## bin/slim-cp, bin/slimctl and bin/slim-node
+	go build -o bin/ ./cmd/slim-cp ./cmd/slimctl ./cmd/slim-node
+
+test: ## all tests but those of running binaries
+	$(if $(race),,@echo "no C compiler: testing without the race detector")
+	go test $(race) ./...
+
+e2e: ## the built binaries as processes
+	go test -count=1 -timeout 10m -tags e2e ./test/e2e
+
+interop: node_modules ## real SLIM nodes and applications
+	go test -count=1 -timeout 10m -tags interop ./test/interop
+
+node_modules: $(node_modules)/.package-lock.json
+
+# "npm ci" does not work: upstream lists optional packages that are not published.
+$(node_modules)/.package-lock.json: test/interop/package.json
+	cd test/interop && npm install --no-progress
+	touch $@
+
+lint: $(golangci)
+	go vet -tags e2e,interop ./...
+	$(golangci) run ./...
+	go run ./scripts/maporder ./fsm ./spt
+	scripts/proto.sh check
+
+$(golangci):
+	GOBIN=$(CURDIR)/bin/tools go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(golangci_version)
+
+bench: ## time and memory of the hot paths
+	go test -run '^$$' -bench . -benchmem ./...
+
+demo: build ## one replica and a simulated fleet, with failures
+	scripts/demo.sh
+
+proto: ## generated code from the wire schemas
+	scripts/proto.sh
+
+clean:
+	rm -rf bin $(node_modules)

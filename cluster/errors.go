@@ -1,0 +1,56 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Errors of Propose and Read. Each but ErrUnknownOutcome means that the command
+// was surely not proposed and may be sent again.
+var (
+	// ErrUnknownOutcome: the command was handed to Raft, and whether it takes
+	// effect is not known. It must only be sent again under the same session
+	// name, sequence number or request id.
+	ErrUnknownOutcome = errors.New("outcome unknown")
+	// ErrNotLeader: another replica leads.
+	ErrNotLeader = errors.New("this replica does not lead")
+	// ErrNoLeader: nobody leads, or the leader has not started its work yet.
+	ErrNoLeader = errors.New("no leader")
+	// ErrOverloaded: too many proposals are in flight.
+	ErrOverloaded = errors.New("too many proposals in flight")
+	// ErrTooLarge: the command is larger than MaxCommandBytes.
+	ErrTooLarge = errors.New("command is too large")
+	// ErrInvalidCommand: the command cannot be encoded, or no replica of this
+	// version could apply it.
+	ErrInvalidCommand = errors.New("command cannot be proposed")
+	// ErrShutdown: the replica is shutting down.
+	ErrShutdown = errors.New("replica is shutting down")
+)
+
+// Errors that stop a replica; see Replica.Err. Open returns them too.
+var (
+	// ErrStoreFailed: the disk failed or hung.
+	ErrStoreFailed = errors.New("store failed")
+	// ErrUnknownSchema: the log holds a command that this binary is too old for.
+	ErrUnknownSchema = errors.New("log needs a newer version of slim-cp")
+	// ErrWrongCluster: state and data directory belong to different clusters.
+	ErrWrongCluster = errors.New("wrong cluster")
+	// ErrDataDir: the data directory cannot be used.
+	ErrDataDir = errors.New("data directory cannot be used")
+)
+
+// UnknownOutcomeError says why the outcome of a command is not known. It is an
+// ErrUnknownOutcome and wraps the cause.
+type UnknownOutcomeError struct {
+	Cause error
+}
+
+func (e *UnknownOutcomeError) Error() string {
+	return fmt.Sprintf("%v, the command may or may not take effect: %v", ErrUnknownOutcome, e.Cause)
+}
+
+// Is makes errors.Is(err, ErrUnknownOutcome) true.
+func (e *UnknownOutcomeError) Is(target error) bool { return target == ErrUnknownOutcome }
+
+// Unwrap returns the cause, for instance a context's error.
+func (e *UnknownOutcomeError) Unwrap() error { return e.Cause }

@@ -1,0 +1,39 @@
+package cluster
+
+import "github.com/hashicorp/raft"
+
+// Limits that tests fill up.
+const (
+	MaxProposals       = maxProposals
+	MaxProposalBytes   = maxProposalBytes
+	MaxEntryCommands   = maxEntryCommands
+	MaxEntriesInFlight = maxEntriesInFlight
+	StoreLimit         = storeLimit
+)
+
+// WithLogs puts a fault between the library and the log store.
+func (o Options) WithLogs(wrap func(raft.LogStore) raft.LogStore) Options {
+	o.wrapLogs = wrap
+	return o
+}
+
+// WithStable puts a fault between the library and the stable store.
+func (o Options) WithStable(wrap func(raft.StableStore) raft.StableStore) Options {
+	o.wrapStable = wrap
+	return o
+}
+
+// WithTrailingLogs keeps fewer entries after a snapshot.
+func (o Options) WithTrailingLogs(n uint64) Options {
+	o.trailingLogs = n
+	return o
+}
+
+// LastLogIndex returns the index of the last entry of raft's log.
+func (r *Replica) LastLogIndex() uint64 { return r.raft.LastIndex() }
+
+// FirstLogIndex returns the index of the first entry that is still in the log.
+func (r *Replica) FirstLogIndex() (uint64, error) { return r.storage.logs.FirstIndex() }
+
+// Lead tells the replica that it was elected, or is not any more, as raft does.
+func (r *Replica) Lead(elected bool) { r.leadership.set(elected) }

@@ -1,0 +1,111 @@
+package cluster
+
+import (
+	"fmt"
+	"regexp"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+const (
+	// defaultDeadline bounds a call whose context has no deadline.
+	defaultDeadline = 10 * time.Second
+	// defaultSnapshotThreshold is the number of entries after a snapshot that
+	// makes the next one due.
+	defaultSnapshotThreshold = 8192
+	// snapshotInterval is how often raft looks whether a snapshot is due; it
+	// draws between one and two of it.
+	snapshotInterval = 30 * time.Second
+	// trailingLogs entries stay in the log after a snapshot (protocol X6). With
+	// few of them a follower can be sent snapshots for ever (hashicorp/raft#697).
+	trailingLogs = 100_000
+	// trailingLogsInMemory entries stay in an in-memory log: nobody will ever
+	// read them.
+	trailingLogsInMemory = 1024
+	// retainedSnapshots are kept in the data directory.
+	retainedSnapshots = 2
+	// maxAppendEntries bounds entries in one group commit.
+	maxAppendEntries = 256
+	// commitTimeout bounds how late followers learn of the last commit when
+	// nothing follows it.
+	commitTimeout = 20 * time.Millisecond
+	// storeLimit is how long one write to the disk may take before the replica
+	// counts as failed.
+	storeLimit = 10 * time.Second
+)
+
+// Timings are Raft's timeouts.
+type Timings struct {
+	// Heartbeat is how long a follower waits for its leader; it draws between
+	// one and two of it.
+	Heartbeat time.Duration
+	// Election is a candidate's retry; at least Heartbeat.
+	Election time.Duration
+	// LeaderLease is how long a leader goes on without a quorum; at most
+	// Heartbeat.
+	LeaderLease time.Duration
+}
+
+// DefaultTimings suit replicas in one region.
+var DefaultTimings = Timings{
+	Heartbeat:   500 * time.Millisecond,
+	Election:    500 * time.Millisecond,
+	LeaderLease: 400 * time.Millisecond,
+}
+
+// loneTimings are a lone replica's: nobody else can win its election, so it
+// need not wait long before it holds it.
+var loneTimings = Timings{
+	Heartbeat:   100 * time.Millisecond,
+	Election:    100 * time.Millisecond,
+	LeaderLease: 100 * time.Millisecond,
+}
+
+// Options configure a replica.
+type Options struct {
+	// Name is the operator's name of the replica: up to 63 letters, digits, dots,
+	// hyphens and underscores. The replica id is drawn from it once.
+	Name string
+	// DataDir holds the log, the snapshots and the identity. Empty: everything
+	// is in memory and lost when the process ends.
+	DataDir string
+	// Timings default to short ones, since a lone replica has no rival.
+	Timings Timings
+	// SnapshotThreshold is the number of log entries between snapshots, 8192 if
+	// it is 0.
+	SnapshotThreshold uint64
+	// Now is the clock that stamps commands (protocol D6), time.Now if nil.
+	Now func() time.Time
+
+	// Set by tests only.
+	wrapLogs     func(raft.LogStore) raft.LogStore
+	wrapStable   func(raft.StableStore) raft.StableStore
+	trailingLogs uint64
+}
+
+var replicaName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`)
+
+// withDefaults returns the options with all defaults filled in, or an error
+// that names the option, its value and what is accepted.
+func (o Options) withDefaults() (Options, error) {
+	if !replicaName.MatchString(o.Name) {
+		return o, fmt.Errorf("replica name %q: must be 1 to 63 letters, digits, '.', '-' or '_' and start with a letter or digit", o.Name)
+	}
+	if o.Timings == (Timings{}) {
+		o.Timings = loneTimings
+	}
+	if o.SnapshotThreshold == 0 {
+		o.SnapshotThreshold = defaultSnapshotThreshold
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.trailingLogs == 0 {
+		o.trailingLogs = trailingLogs
+		if o.DataDir == "" {
+			o.trailingLogs = trailingLogsInMemory
+		}
+	}
+	return o, nil
+}

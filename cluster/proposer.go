@@ -1,0 +1,366 @@
+package cluster
+
+import (
+	"container/list"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/slim-cp/slim-cp/fsm"
+	"github.com/slim-cp/slim-cp/proto/slimcp/v1"
+)
+
+const (
+	// MaxCommandBytes bounds an encoded command. Raft holds up heartbeats while
+	// it sends an entry, so entries must stay small; longer lists are proposed
+	// in pieces.
+	MaxCommandBytes = 512 << 10
+	// maxEntryCommands and maxEntryBytes bound what shares one log entry. An
+	// entry of one command may be longer by its stamp.
+	maxEntryCommands = 256
+	maxEntryBytes    = MaxCommandBytes
+	// maxEntriesInFlight entries are with Raft at a time; what comes meanwhile
+	// gathers for the next one. More than one keeps the disk busy while the
+	// results of the last write are handed out.
+	maxEntriesInFlight = 4
+	// enqueueTimeout bounds the hand-over to Raft. Its queue holds more than
+	// maxEntriesInFlight, so it is never reached.
+	enqueueTimeout = 5 * time.Second
+
+	// entryCommands is the field of slimcp.v1.Entry that holds its commands.
+	entryCommands protowire.Number = 1
+)
+
+// outcome is what became of a proposal.
+type outcome struct {
+	result fsm.Result
+	err    error
+}
+
+// proposal is a command on its way into the log.
+type proposal struct {
+	encoded []byte
+	// leaderStart proposals open a leadership; all others wait for them.
+	leaderStart bool
+	element     *list.Element // in the queue; nil once handed over
+	done        chan outcome  // holds one value
+}
+
+// proposer puts commands that wait together into one log entry. One goroutine,
+// run, stamps them and hands them to Raft.
+type proposer struct {
+	raft  *raft.Raft
+	store *fsm.Store
+	now   func() time.Time
+	// leads returns nil while this replica's leadership has started its work.
+	leads func() error
+
+	admission admission
+	slots     chan struct{} // one token for each entry with Raft
+	wake      chan struct{} // holds a token while the queue may not be empty
+	stopped   chan struct{} // closed by stop
+	running   sync.WaitGroup
+
+	stamped time.Time // the last time given out; owned by run
+
+	mu    sync.Mutex
+	queue list.List // of *proposal
+	cause error     // of the stop; not written again once stopped is closed
+}
+
+func newProposer(r *raft.Raft, store *fsm.Store, now func() time.Time, leads func() error) *proposer {
+	p := &proposer{
+		raft: r, store: store, now: now, leads: leads,
+		slots:   make(chan struct{}, maxEntriesInFlight),
+		wake:    make(chan struct{}, 1),
+		stopped: make(chan struct{}),
+	}
+	p.running.Go(p.run)
+	return p
+}
+
+// propose puts a command into the queue and waits for its outcome. The command
+// is only read, and only before propose returns.
+func (p *proposer) propose(ctx context.Context, command *slimcppb.Command, wait bool) (fsm.Result, error) {
+	encoded, err := p.encode(command)
+	if err != nil {
+		return fsm.Result{}, err
+	}
+	if err := p.admission.acquire(ctx, len(encoded), wait); err != nil {
+		return fsm.Result{}, err
+	}
+	return p.await(ctx, &proposal{encoded: encoded})
+}
+
+// start proposes a command that opens a leadership: past the queue's bounds,
+// which what waits for a leader may have filled.
+func (p *proposer) start(ctx context.Context, command *slimcppb.Command) (fsm.Result, error) {
+	encoded, err := p.encode(command)
+	if err != nil {
+		return fsm.Result{}, err
+	}
+	return p.await(ctx, &proposal{encoded: encoded, leaderStart: true})
+}
+
+// encode checks and encodes a command. Generation and schema are filled in if
+// they are missing.
+func (p *proposer) encode(command *slimcppb.Command) ([]byte, error) {
+	if command.GetPayload() == nil {
+		return nil, fmt.Errorf("%w: it has no payload", ErrInvalidCommand)
+	}
+	if command.GetSchema() > fsm.SchemaVersion {
+		// Applied, it would stop every replica of this version.
+		return nil, fmt.Errorf("%w: it needs schema %d, this binary knows %d", ErrInvalidCommand, command.GetSchema(), fsm.SchemaVersion)
+	}
+	encoded, err := proto.Marshal(command)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrInvalidCommand, err)
+	}
+	if len(encoded) > MaxCommandBytes {
+		return nil, fmt.Errorf("%w: %d bytes, at most %d are accepted", ErrTooLarge, len(encoded), MaxCommandBytes)
+	}
+	missing := &slimcppb.Command{}
+	if command.GetSchema() == 0 {
+		missing.Schema = fsm.SchemaVersion
+	}
+	if command.GetGeneration() == 0 {
+		missing.Generation = p.store.View().Generation()
+	}
+	return appendFields(encoded, missing)
+}
+
+// appendFields sets further scalar fields of an encoded command: encodings of
+// one message type merge when they are put one after the other, and the last
+// value of a scalar field counts.
+func appendFields(encoded []byte, fields *slimcppb.Command) ([]byte, error) {
+	return proto.MarshalOptions{}.MarshalAppend(encoded, fields)
+}
+
+// await queues a proposal and waits for its outcome.
+func (p *proposer) await(ctx context.Context, waiting *proposal) (fsm.Result, error) {
+	waiting.done = make(chan outcome, 1)
+	p.mu.Lock()
+	waiting.element = p.queue.PushBack(waiting)
+	p.mu.Unlock()
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+
+	select {
+	case out := <-waiting.done:
+		return out.result, out.err
+	case <-ctx.Done():
+		return p.giveUp(waiting, fmt.Errorf("no answer in time: %w", ctx.Err()))
+	case <-p.stopped:
+		return p.giveUp(waiting, p.cause)
+	}
+}
+
+// giveUp ends the wait for a proposal. One that is still in the queue is taken
+// out, so that it is surely not proposed.
+func (p *proposer) giveUp(waiting *proposal, cause error) (fsm.Result, error) {
+	if p.withdraw(waiting) {
+		p.release(waiting)
+		return fsm.Result{}, fmt.Errorf("not proposed: %w", cause)
+	}
+	select {
+	case out := <-waiting.done:
+		return out.result, out.err
+	default:
+		return fsm.Result{}, &UnknownOutcomeError{Cause: cause}
+	}
+}
+
+// withdraw takes a proposal out of the queue; false if it was handed over.
+func (p *proposer) withdraw(waiting *proposal) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if waiting.element == nil {
+		return false
+	}
+	p.queue.Remove(waiting.element)
+	waiting.element = nil
+	return true
+}
+
+func (p *proposer) release(done *proposal) {
+	if !done.leaderStart {
+		p.admission.release(len(done.encoded))
+	}
+}
+
+// stop refuses further proposals and gives up those in the queue, with the
+// cause. It does not wait for entries that are with Raft; drain does.
+func (p *proposer) stop(cause error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.cause != nil {
+		return
+	}
+	p.cause = cause
+	p.admission.close(cause)
+	close(p.stopped)
+}
+
+// drain waits for the entries that are with Raft. The proposer was stopped.
+func (p *proposer) drain() { p.running.Wait() }
+
+func (p *proposer) run() {
+	for {
+		select {
+		case p.slots <- struct{}{}:
+		case <-p.stopped:
+			return
+		}
+		batch := p.next()
+		if batch == nil {
+			return
+		}
+		p.handOver(batch)
+	}
+}
+
+// next waits for proposals and takes as many as fit into one entry; nil once
+// the proposer was stopped.
+func (p *proposer) next() []*proposal {
+	for {
+		if batch := p.take(); len(batch) > 0 {
+			return batch
+		}
+		select {
+		case <-p.wake:
+		case <-p.stopped:
+			return nil
+		}
+	}
+}
+
+func (p *proposer) take() []*proposal {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.cause != nil {
+		return nil
+	}
+	var batch []*proposal
+	size := 0
+	for e := p.queue.Front(); e != nil && len(batch) < maxEntryCommands; e = p.queue.Front() {
+		waiting := e.Value.(*proposal)
+		if size += len(waiting.encoded); size > maxEntryBytes && len(batch) > 0 {
+			break
+		}
+		p.queue.Remove(e)
+		waiting.element = nil
+		batch = append(batch, waiting)
+	}
+	return batch
+}
+
+// handOver gives a batch to Raft as one entry. The slot is freed when the
+// outcome is known.
+func (p *proposer) handOver(batch []*proposal) {
+	batch = p.refuseEarly(batch)
+	entry, err := p.stamp(batch)
+	if err != nil || len(batch) == 0 {
+		p.finish(batch, nil, err)
+		return
+	}
+	future := p.raft.ApplyLog(raft.Log{Data: entry}, enqueueTimeout)
+	p.running.Go(func() {
+		err := future.Error()
+		if err != nil {
+			p.finish(batch, nil, p.classify(err))
+			return
+		}
+		results, _ := future.Response().([]fsm.Result)
+		p.finish(batch, results, nil)
+	})
+}
+
+// refuseEarly refuses what comes while no leadership has started its work:
+// LeaderStarted is the first command of a leadership (protocol X2).
+func (p *proposer) refuseEarly(batch []*proposal) []*proposal {
+	err := p.leads()
+	if err == nil {
+		return batch
+	}
+	var starts []*proposal
+	for _, waiting := range batch {
+		if waiting.leaderStart {
+			starts = append(starts, waiting)
+			continue
+		}
+		waiting.done <- outcome{err: err}
+		p.release(waiting)
+	}
+	return starts
+}
+
+// stamp encodes the log entry: each command with the leader's time and a seed
+// (protocol D6). The time never goes back.
+func (p *proposer) stamp(batch []*proposal) ([]byte, error) {
+	p.stamped = latest(p.now(), p.stamped, p.store.View().Clock())
+	var entry []byte
+	for _, waiting := range batch {
+		command, err := appendFields(waiting.encoded, &slimcppb.Command{
+			TimeUnixNanos: p.stamped.UnixNano(),
+			Seed:          rand.Uint64(),
+		})
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrInvalidCommand, err)
+		}
+		entry = protowire.AppendTag(entry, entryCommands, protowire.BytesType)
+		entry = protowire.AppendBytes(entry, command)
+	}
+	return entry, nil
+}
+
+func latest(times ...time.Time) time.Time {
+	newest := times[0]
+	for _, t := range times[1:] {
+		if t.After(newest) {
+			newest = t
+		}
+	}
+	return newest
+}
+
+// finish hands out the outcome of a batch and frees its slot. Without an error
+// there is a result for each proposal, or the entry was not applied here.
+func (p *proposer) finish(batch []*proposal, results []fsm.Result, err error) {
+	<-p.slots
+	if err == nil && len(results) != len(batch) {
+		err = &UnknownOutcomeError{Cause: errors.New("the entry was not applied by this replica")}
+	}
+	for i, waiting := range batch {
+		out := outcome{err: err}
+		if err == nil {
+			out.result = results[i]
+		}
+		waiting.done <- out
+		p.release(waiting)
+	}
+}
+
+// classify tells what surely did not enter the log from what may have.
+func (p *proposer) classify(err error) error {
+	switch {
+	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrLeadershipTransferInProgress):
+		if err := p.leads(); err != nil {
+			return err
+		}
+		return ErrNoLeader
+	case errors.Is(err, raft.ErrEnqueueTimeout):
+		return ErrOverloaded
+	default:
+		// Leadership lost, shut down, or the disk failed in the middle.
+		return &UnknownOutcomeError{Cause: err}
+	}
+}

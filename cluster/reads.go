@@ -1,0 +1,141 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/slim-cp/slim-cp/fsm"
+)
+
+// View returns what this replica has applied so far. It never blocks, and it may
+// be behind what the leader has answered.
+func (r *Replica) View() *fsm.View { return r.store.View() }
+
+// Read returns a view that holds every command whose outcome was known to
+// somebody before the read began (protocol X2). While no leader is ready it
+// waits, at most 10 s if the context has no deadline, and returns ErrNoLeader.
+// It returns ErrNotLeader on a replica that does not lead. A read may always be
+// repeated.
+func (r *Replica) Read(ctx context.Context) (*fsm.View, error) {
+	ctx, cancel := withDeadline(ctx)
+	defer cancel()
+	if err := r.WaitReady(ctx); err != nil {
+		if ctx.Err() != nil {
+			err = fmt.Errorf("%w: %w", ErrNoLeader, err)
+		}
+		return nil, err
+	}
+	leading, term := r.Leadership()
+	if !leading {
+		return nil, r.leads()
+	}
+	// The index of the state itself: raft's applied index counts entries that
+	// are only queued for it.
+	index := r.store.View().Index()
+	if err := r.verification.join(ctx); err != nil {
+		return nil, err
+	}
+	if leading, now := r.Leadership(); !leading || now != term {
+		return nil, ErrNoLeader
+	}
+	if err := r.store.WaitApplied(ctx, index); err != nil {
+		return nil, err
+	}
+	return r.store.View(), nil
+}
+
+// verifyLeader asks a quorum whether this replica still leads. The library
+// counts the answers of non-voters too; while there are some, a barrier, which
+// only voters can commit, takes its place.
+func (r *Replica) verifyLeader() error {
+	var err error
+	if r.hasNonVoters() {
+		err = r.raft.Barrier(enqueueTimeout).Error()
+	} else {
+		err = r.raft.VerifyLeader().Error()
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrNoLeader, err)
+	}
+	return nil
+}
+
+func (r *Replica) hasNonVoters() bool {
+	for _, server := range r.raft.GetConfiguration().Configuration().Servers {
+		if server.Suffrage != raft.Voter {
+			return true
+		}
+	}
+	return false
+}
+
+// verification lets reads that come while leadership is being verified share
+// the next verification: it starts after all of them have begun, and however
+// many reads wait, there is one call to the library.
+type verification struct {
+	calls  *calls
+	verify func() error
+
+	mu      sync.Mutex
+	next    *verified
+	running bool
+}
+
+type verified struct {
+	done chan struct{}
+	err  error // set before done is closed
+}
+
+// join waits for a verification that starts after this call.
+func (v *verification) join(ctx context.Context) error {
+	v.mu.Lock()
+	if v.next == nil {
+		v.next = &verified{done: make(chan struct{})}
+	}
+	mine := v.next
+	if !v.running {
+		v.running = v.calls.run(v.loop)
+	}
+	running := v.running
+	v.mu.Unlock()
+	if !running {
+		return ErrShutdown
+	}
+	select {
+	case <-mine.done:
+		return mine.err
+	case <-ctx.Done():
+		return fmt.Errorf("%w: leadership was not confirmed in time: %w", ErrNoLeader, ctx.Err())
+	}
+}
+
+// loop verifies until nobody waits.
+func (v *verification) loop() {
+	for {
+		v.mu.Lock()
+		mine := v.next
+		v.next = nil
+		if mine == nil {
+			v.running = false
+			v.mu.Unlock()
+			return
+		}
+		v.mu.Unlock()
+		mine.err = v.verify()
+		close(mine.done)
+	}
+}
+
+// barrier returns when all entries before it are applied here. Only a leader
+// can do it.
+func (r *Replica) barrier(ctx context.Context) error {
+	err := r.calls.await(ctx, func() error { return r.raft.Barrier(enqueueTimeout).Error() })
+	if errors.Is(err, raft.ErrNotLeader) || errors.Is(err, raft.ErrLeadershipLost) {
+		return fmt.Errorf("%w: %w", ErrNoLeader, err)
+	}
+	return err
+}

@@ -1,0 +1,344 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/google/uuid"
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
+
+	"github.com/slim-cp/slim-cp/fsm"
+	"github.com/slim-cp/slim-cp/proto/slimcp/v1"
+)
+
+// Replica is one Raft replica. All methods may be called by any goroutine.
+type Replica struct {
+	options  Options
+	logger   hclog.Logger
+	store    *fsm.Store
+	identity *identity
+	bootID   string
+
+	storage      *storage
+	raft         *raft.Raft
+	proposer     *proposer
+	leadership   *leadership
+	readiness    *readiness
+	calls        calls
+	verification verification
+	snapshotting chan struct{} // holds a token while a snapshot is being written
+
+	stopWork  context.CancelFunc // ends lead
+	work      sync.WaitGroup     // lead
+	stopWatch context.CancelFunc // ends watchLeader and supervise
+	watch     sync.WaitGroup     // drainElections, watchLeader, supervise
+	raftEnded chan struct{}      // closed when raft has shut down
+	stopRaft  func() raft.Future
+
+	done    chan struct{} // closed when the replica has failed or shuts down
+	finish  func()        // closes done
+	failure failure
+
+	beginShutdown func()       // starts shutDown once
+	shutdownStep  atomic.Value // string: what shutDown waits for
+	closed        chan struct{}
+	closeErr      error // set before closed is closed
+}
+
+// failure holds why a replica cannot go on; the first reason stays.
+type failure struct {
+	happened chan struct{} // closed once err is set
+
+	mu  sync.Mutex
+	err error
+}
+
+func (f *failure) set(err error) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.err != nil {
+		return false
+	}
+	f.err = err
+	close(f.happened)
+	return true
+}
+
+func (f *failure) get() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.err
+}
+
+// Open starts a replica. A data directory that is new becomes a cluster of this
+// replica alone; one that holds a log or a snapshot is never bootstrapped again.
+// Open returns when the newest snapshot is restored; WaitReady returns when the
+// log behind it is applied. The store must be empty, and the replica's alone to
+// apply to. The error says what is wrong with the options or the data directory
+// (ErrDataDir, ErrStoreFailed, ErrUnknownSchema, ErrWrongCluster).
+func Open(ctx context.Context, options Options, store *fsm.Store, logger hclog.Logger) (*Replica, error) {
+	options, err := options.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	raftLogger := logger.Named("raft")
+	storage, err := openStorage(options, raftLogger)
+	if err != nil {
+		return nil, err
+	}
+	r := newReplica(options, store, storage, logger)
+	elections := make(chan bool, 1)
+	config := raftConfig(options, r.ReplicaID(), elections, raftLogger)
+	if err := errors.Join(ctx.Err(), r.startRaft(config)); err != nil {
+		return nil, errors.Join(err, storage.close())
+	}
+	r.startWork(elections)
+	return r, nil
+}
+
+func newReplica(options Options, store *fsm.Store, storage *storage, logger hclog.Logger) *Replica {
+	r := &Replica{
+		options: options, logger: logger, store: store, storage: storage,
+		identity:     storage.identity,
+		bootID:       uuid.NewString(),
+		leadership:   newLeadership(),
+		readiness:    newReadiness(options.Now()),
+		snapshotting: make(chan struct{}, 1),
+		raftEnded:    make(chan struct{}),
+		done:         make(chan struct{}),
+		closed:       make(chan struct{}),
+		failure:      failure{happened: make(chan struct{})},
+	}
+	r.finish = sync.OnceFunc(func() { close(r.done) })
+	r.verification = verification{calls: &r.calls, verify: r.verifyLeader}
+	r.beginShutdown = sync.OnceFunc(func() {
+		r.shutdownStep.Store("the leader's work")
+		go r.shutDown()
+	})
+	return r
+}
+
+// raftConfig assembles the library's settings; docs/cluster.md says why.
+func raftConfig(options Options, replicaID string, elections chan<- bool, logger hclog.Logger) *raft.Config {
+	config := raft.DefaultConfig()
+	config.LocalID = raft.ServerID(replicaID)
+	config.HeartbeatTimeout = options.Timings.Heartbeat
+	config.ElectionTimeout = options.Timings.Election
+	config.LeaderLeaseTimeout = options.Timings.LeaderLease
+	config.CommitTimeout = commitTimeout
+	config.MaxAppendEntries = maxAppendEntries
+	config.BatchApplyCh = true
+	config.ShutdownOnRemove = true
+	config.TrailingLogs = options.trailingLogs
+	config.SnapshotInterval = snapshotInterval
+	config.SnapshotThreshold = options.SnapshotThreshold
+	config.NotifyCh = elections
+	config.Logger = logger
+	config.NoLegacyTelemetry = true
+	return config
+}
+
+// startRaft bootstraps a new replica and starts the library.
+func (r *Replica) startRaft(config *raft.Config) error {
+	transport := loneTransport(r.ReplicaID())
+	if err := r.storage.bootstrap(config, transport); err != nil {
+		return err
+	}
+	dog := watchdog{limit: storeLimit, fail: r.fail}
+	logs, stable := r.storage.logs, r.storage.stable
+	if wrap := r.options.wrapLogs; wrap != nil {
+		logs = wrap(logs)
+	}
+	if wrap := r.options.wrapStable; wrap != nil {
+		stable = wrap(stable)
+	}
+	machine := &stateMachine{store: r.store, fail: r.fail, leaderStarted: r.readiness.poke}
+	err := r.newRaft(config, machine,
+		&watchedLogs{LogStore: logs, watchdog: dog, logger: r.logger},
+		&watchedStable{StableStore: stable, watchdog: dog}, transport)
+	if err != nil {
+		return errors.Join(r.failure.get(), err)
+	}
+	r.stopRaft = sync.OnceValue(func() raft.Future { return r.raft.Shutdown() })
+	if id := r.store.View().ClusterID(); id != "" {
+		if err := r.identity.adopt(id); err != nil {
+			return errors.Join(err, r.stopRaft().Error())
+		}
+	}
+	return nil
+}
+
+// newRaft calls the library in a goroutine of its own, since it panics when the
+// log has a hole and watchedStable ends the goroutine that it writes on.
+func (r *Replica) newRaft(config *raft.Config, machine raft.FSM, logs raft.LogStore, stable raft.StableStore, transport raft.Transport) error {
+	err := fmt.Errorf("%w: raft could not start", ErrStoreFailed)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer func() {
+			if reason := recover(); reason != nil {
+				err = fmt.Errorf("%w: log and snapshots do not fit together: %v", ErrStoreFailed, reason)
+			}
+		}()
+		r.raft, err = raft.NewRaft(config, machine, logs, stable, r.storage.snapshots, transport)
+		if err != nil {
+			err = fmt.Errorf("%w: %w", ErrStoreFailed, err)
+		}
+	}()
+	<-done
+	return err
+}
+
+func (r *Replica) startWork(elections <-chan bool) {
+	r.proposer = newProposer(r.raft, r.store, r.options.Now, r.leads)
+	var work, watch context.Context
+	work, r.stopWork = context.WithCancel(context.Background())
+	watch, r.stopWatch = context.WithCancel(context.Background())
+	r.watch.Go(func() { r.drainElections(elections) })
+	r.watch.Go(func() { r.watchLeader(watch) })
+	r.watch.Go(func() { r.supervise(watch) })
+	r.work.Go(func() { r.lead(work) })
+}
+
+// fail stops the replica for good. It does not block, and may be called from
+// inside the library.
+func (r *Replica) fail(err error) {
+	if r.failure.set(err) {
+		r.logger.Error("replica failed", "error", err)
+	}
+}
+
+// supervise takes a failed replica out of service: its leadership ends, callers
+// are answered, Raft is told to stop. What hangs is not waited for.
+func (r *Replica) supervise(ctx context.Context) {
+	select {
+	case <-r.failure.happened:
+		r.endWork()
+		r.proposer.stop(r.failure.get())
+		r.stopRaft()
+		r.finish()
+	case <-ctx.Done():
+	}
+}
+
+// Done is closed when the replica has failed or shuts down.
+func (r *Replica) Done() <-chan struct{} { return r.done }
+
+// Err returns why the replica failed: ErrUnknownSchema, ErrStoreFailed or
+// ErrWrongCluster. It is nil for a replica that runs or was shut down.
+func (r *Replica) Err() error { return r.failure.get() }
+
+// stopCause says why a replica has stopped.
+func (r *Replica) stopCause() error {
+	if err := r.Err(); err != nil {
+		return err
+	}
+	return ErrShutdown
+}
+
+// ReplicaID returns the id that was drawn with the data directory: the name and
+// eight hexadecimal digits.
+func (r *Replica) ReplicaID() string { return r.identity.replicaID() }
+
+// BootID returns the id of this run of the process (protocol S1).
+func (r *Replica) BootID() string { return r.bootID }
+
+// ClusterID returns the id of the cluster, empty until it is initialised.
+func (r *Replica) ClusterID() string { return r.identity.clusterID() }
+
+// leads returns nil while this replica leads and has started its work, else
+// ErrNotLeader if another replica leads or ErrNoLeader.
+func (r *Replica) leads() error {
+	if leading, _ := r.Leadership(); leading {
+		return nil
+	}
+	if id := r.leaderID(); id != "" && id != r.ReplicaID() {
+		return fmt.Errorf("%w: %s does", ErrNotLeader, id)
+	}
+	return ErrNoLeader
+}
+
+// Propose puts a command into the log and returns what Apply answered; an error
+// of the command itself is in the result. It fills in generation (protocol X3)
+// and schema if they are 0; the leader stamps time and seed (protocol D6). When
+// too much is in flight it waits. The context's deadline, or 10 s, bounds all of
+// it. An error that is ErrUnknownOutcome leaves open whether the command takes
+// effect; any other error means that it was not proposed.
+func (r *Replica) Propose(ctx context.Context, command *slimcppb.Command) (fsm.Result, error) {
+	ctx, cancel := withDeadline(ctx)
+	defer cancel()
+	return r.proposer.propose(ctx, command, true)
+}
+
+// ProposeNow is Propose for callers that can be told to come back later: it
+// returns ErrOverloaded when too much is in flight (protocol X1).
+func (r *Replica) ProposeNow(ctx context.Context, command *slimcppb.Command) (fsm.Result, error) {
+	ctx, cancel := withDeadline(ctx)
+	defer cancel()
+	return r.proposer.propose(ctx, command, false)
+}
+
+// ProposeAsLeader proposes what was decided by the leadership of the given term.
+// It sets the command's term, and returns ErrNotLeader at once if that
+// leadership is over. Should it end later, Apply drops the command with
+// fsm.ErrStaleTerm (protocol C14). It is never forwarded.
+func (r *Replica) ProposeAsLeader(ctx context.Context, term uint64, command *slimcppb.Command) (fsm.Result, error) {
+	leading, current := r.Leadership()
+	if !leading || current != term {
+		return fsm.Result{}, fmt.Errorf("%w: the leadership of term %d is over", ErrNotLeader, term)
+	}
+	command.Term = term
+	return r.Propose(ctx, command)
+}
+
+// Shutdown ends the leader's work, then Raft, then closes the files, and
+// returns when all that is done or with the context's error. It may be called
+// more than once. Callers of other methods get ErrShutdown or
+// ErrUnknownOutcome. When the context has ended something hangs, which the error
+// names, and the process should exit.
+func (r *Replica) Shutdown(ctx context.Context) error {
+	r.beginShutdown()
+	select {
+	case <-r.closed:
+		return r.closeErr
+	case <-ctx.Done():
+		return fmt.Errorf("shutdown still waits for %v: %w", r.shutdownStep.Load(), ctx.Err())
+	}
+}
+
+// shutDown blocks as long as anything hangs.
+func (r *Replica) shutDown() {
+	defer close(r.closed)
+	r.endWork()
+	r.work.Wait()
+	r.finish()
+
+	r.shutdownStep.Store("answers from raft")
+	r.proposer.stop(ErrShutdown)
+	if r.Err() == nil {
+		// Futures that are with Raft when it shuts down are never answered. A
+		// failed replica has shut it down already.
+		r.proposer.drain()
+		r.calls.close()
+	}
+	r.shutdownStep.Store("raft")
+	_ = r.stopRaft().Error()
+	close(r.raftEnded)
+	r.stopWatch()
+	r.watch.Wait()
+
+	r.shutdownStep.Store("the files")
+	if err := r.storage.close(); err != nil {
+		r.closeErr = fmt.Errorf("%w: %w", ErrStoreFailed, err)
+	}
+}
+
+// endWork ends this replica's leadership and every later one.
+func (r *Replica) endWork() {
+	r.leadership.resign()
+	r.stopWork()
+}

@@ -1,0 +1,58 @@
+package operator
+
+// Dialect is the set of words and flags that a program speaks.
+type Dialect int
+
+const (
+	// SlimCP is our own dialect: groups, -o for the output format.
+	SlimCP Dialect = iota
+	// Slimctl is the dialect of the upstream tool: domains, -o for the origin,
+	// a configuration file and a token file of its own.
+	Slimctl
+)
+
+// noun is what a command calls the sets that nodes belong to.
+type noun struct {
+	singular, heading, plural string
+}
+
+// vocabulary is what differs between the dialects.
+type vocabulary struct {
+	membership noun
+
+	originFlag, originShorthand string
+	targetFlag                  string
+	outputShorthand             string
+
+	environmentPrefix string
+	// configVariable names the client file in the environment. Empty: the
+	// program has no client file. slim-cp must have none, for its config.yaml is
+	// the server's.
+	configVariable  string
+	credentialsHint string
+}
+
+func (d Dialect) vocabulary() vocabulary {
+	if d == Slimctl {
+		return vocabulary{
+			membership:        domainNoun(),
+			originFlag:        "origin-node-id",
+			originShorthand:   "o",
+			targetFlag:        "target-node-id",
+			environmentPrefix: "SLIMCTL_COMMON_OPTS_",
+			configVariable:    "SLIMCTL_CONFIG",
+			credentialsHint:   "give --basic-auth-creds, an auth block in the configuration file, or a valid token in ~/.slimctl/token",
+		}
+	}
+	return vocabulary{
+		membership:        groupNoun(),
+		originFlag:        "origin",
+		targetFlag:        "target",
+		outputShorthand:   "o",
+		environmentPrefix: "SLIM_CP_",
+		credentialsHint:   "give --basic-auth-creds",
+	}
+}
+
+func groupNoun() noun  { return noun{singular: "group", heading: "GROUP", plural: "GROUPS"} }
+func domainNoun() noun { return noun{singular: "domain", heading: "DOMAIN", plural: "DOMAINS"} }

@@ -1,0 +1,134 @@
+package operator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/genproto/googleapis/rpc/code"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// The exit codes of every command. A command with more of them returns errors
+// that have a method ExitCode() int.
+const (
+	ExitDone   = 0
+	ExitFailed = 1
+	ExitUsage  = 2
+)
+
+// Execute runs the command that the arguments name and returns the program's
+// exit code. An error is written as one line to the root's error stream.
+func Execute(ctx context.Context, root *cobra.Command) int {
+	root.SilenceErrors = true
+	root.SilenceUsage = true
+	started := false
+	prepare(root, &started)
+
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return ExitDone
+	}
+	if !started {
+		// cobra's own complaints (unknown command or flag, wrong arguments) all
+		// come before the command runs and have no type to tell them by.
+		err = &usageError{err}
+	}
+	fmt.Fprintln(root.ErrOrStderr(), "Error: "+oneLine(err.Error()))
+	return ExitCode(err)
+}
+
+// ExitCode returns the exit code that an error stands for: ExitDone for nil,
+// what the error's own ExitCode method says, else ExitFailed.
+func ExitCode(err error) int {
+	if err == nil {
+		return ExitDone
+	}
+	var coded interface{ ExitCode() int }
+	if errors.As(err, &coded) {
+		return coded.ExitCode()
+	}
+	return ExitFailed
+}
+
+// prepare makes every command of the tree say when it begins to run, and every
+// command that only holds others fail when it is called itself: a script that
+// lost a word must not go on as if it had been served. The root alone prints its
+// help.
+func prepare(command *cobra.Command, started *bool) {
+	if command.HasParent() && command.HasSubCommands() && !command.Runnable() {
+		command.RunE = childMissing
+		command.Args = cobra.ArbitraryArgs
+		command.DisableFlagsInUseLine = true
+	}
+	if run := command.RunE; run != nil {
+		command.RunE = func(command *cobra.Command, args []string) error {
+			*started = true
+			return run(command, args)
+		}
+	}
+	for _, child := range command.Commands() {
+		prepare(child, started)
+	}
+}
+
+func childMissing(command *cobra.Command, args []string) error {
+	var names []string
+	for _, child := range command.Commands() {
+		names = append(names, child.Name())
+	}
+	accepted := strings.Join(names, ", ")
+	if len(args) > 0 {
+		return usageErrorf("unknown command %q for %q; accepted: %s", args[0], command.CommandPath(), accepted)
+	}
+	return usageErrorf("%q needs one of the commands: %s", command.CommandPath(), accepted)
+}
+
+// oneLine joins the lines of a text; servers and parsers may send several.
+func oneLine(text string) string {
+	lines := strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' })
+	for i := range lines {
+		lines[i] = printable(strings.TrimSpace(lines[i]))
+	}
+	return strings.Join(lines, " ")
+}
+
+// usageError is a command that was called wrongly: nothing was attempted.
+type usageError struct{ cause error }
+
+func usageErrorf(text string, args ...any) error { return &usageError{fmt.Errorf(text, args...)} }
+
+func (e *usageError) Error() string { return e.cause.Error() }
+func (e *usageError) Unwrap() error { return e.cause }
+func (e *usageError) ExitCode() int { return ExitUsage }
+
+// callError is a call that the control plane refused or did not answer.
+type callError struct {
+	action, address, hint string
+	cause                 error
+}
+
+// newCallError keeps the hint only where credentials are the trouble.
+func newCallError(action, address, hint string, cause error) error {
+	switch status.Code(cause) {
+	case codes.Unauthenticated, codes.PermissionDenied:
+		return &callError{action, address, hint, cause}
+	default:
+		return &callError{action: action, address: address, cause: cause}
+	}
+}
+
+// Error names the status code as documentation and logs do, in capitals.
+func (e *callError) Error() string {
+	answer := status.Convert(e.cause)
+	text := fmt.Sprintf("%s at %s: %s: %s", e.action, e.address, code.Code(answer.Code()), answer.Message())
+	if e.hint != "" {
+		text += " (" + e.hint + ")"
+	}
+	return text
+}
+
+func (e *callError) Unwrap() error { return e.cause }

@@ -1,0 +1,74 @@
+package operator
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	controlplanepb "github.com/slim-cp/slim-cp/proto/controlplane/v1"
+)
+
+func (t *tree) linkCommand() *cobra.Command {
+	var filter filterFlags
+	list := listCommand("List the links of the control plane", func(command *cobra.Command) error {
+		return t.listLinks(command, filter)
+	})
+	filter.define(list.Flags(), t.vocabulary)
+	return nounCommand(&cobra.Command{
+		Use:   "link",
+		Short: "Links between nodes of different " + t.vocabulary.membership.singular + "s",
+	}, list)
+}
+
+func (t *tree) listLinks(command *cobra.Command, filter filterFlags) error {
+	var links []*controlplanepb.LinkEntry
+	err := t.ask(command, "list links", func(ctx context.Context, client controlplanepb.ControlPlaneServiceClient) error {
+		stream, err := client.ListLinks(ctx, &controlplanepb.LinkListRequest{SrcNodeId: filter.origin, DestNodeId: filter.target})
+		if err != nil {
+			return err
+		}
+		links, err = collect(stream)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if !filter.all {
+		links = keep(links, func(link *controlplanepb.LinkEntry) bool {
+			return link.GetStatus() == controlplanepb.LinkStatus_LINK_STATUS_APPLIED
+		})
+	}
+	rows := make([][]string, len(links))
+	for i, link := range links {
+		rows[i] = []string{
+			link.GetLinkId(),
+			link.GetSourceNodeId(),
+			link.GetDestNodeId(),
+			link.GetDestEndpoint(),
+			linkStatus(link.GetStatus()),
+		}
+	}
+	return t.print(command, listing{
+		heading: fmt.Sprintf("Links: %d (%s)", len(links), filter.statuses()),
+		columns: []string{"LINK_ID", "SOURCE", "DEST_NODE", "DEST_ENDPOINT", "STATUS"},
+		rows:    rows,
+		key:     "links",
+		entries: messages(links),
+	})
+}
+
+// linkStatus has no word for a deleted link: on the wire it has no status of its
+// own.
+func linkStatus(status controlplanepb.LinkStatus) string {
+	switch status {
+	case controlplanepb.LinkStatus_LINK_STATUS_PENDING:
+		return "PENDING"
+	case controlplanepb.LinkStatus_LINK_STATUS_APPLIED:
+		return "APPLIED"
+	case controlplanepb.LinkStatus_LINK_STATUS_FAILED:
+		return "FAILED"
+	default:
+		return "UNKNOWN"
+	}
+}

@@ -1,0 +1,133 @@
+package operator
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	controlplanepb "github.com/slim-cp/slim-cp/proto/controlplane/v1"
+)
+
+// DefaultServer is the northbound address that is asked when none is given.
+const DefaultServer = "127.0.0.1:50051"
+
+// Options says for which program the tree is built.
+type Options struct {
+	Dialect Dialect
+
+	// Server is the endpoint asked when neither flag, environment nor file names
+	// one. Empty means DefaultServer.
+	Server string
+
+	// ConnectionFlags receives the flags that say which control plane to ask and
+	// how (--server, --timeout, --tls.*, …). Nil means that each command carries
+	// them as persistent flags of its own.
+	ConnectionFlags *pflag.FlagSet
+}
+
+// NewCommands builds the tree: one command per noun, to be added below a
+// program's root or below a command like "controller".
+func NewCommands(options Options) []*cobra.Command {
+	if options.Server == "" {
+		options.Server = DefaultServer
+	}
+	t := &tree{
+		vocabulary:    options.Dialect.vocabulary(),
+		defaultServer: options.Server,
+		format:        formatTable,
+	}
+	if options.ConnectionFlags != nil {
+		t.connection.define(options.ConnectionFlags, t.vocabulary)
+	}
+	commands := []*cobra.Command{
+		t.nodeCommand(),
+		t.connectionCommand(),
+		t.routeCommand(),
+		t.linkCommand(),
+		t.segmentCommand(),
+	}
+	commands = append(commands, t.membershipCommands()...)
+	for _, command := range commands {
+		if options.ConnectionFlags == nil {
+			t.connection.define(command.PersistentFlags(), t.vocabulary)
+		}
+		command.PersistentFlags().VarP(&t.format, "output", t.vocabulary.outputShorthand, "output format: table, json or yaml")
+	}
+	return commands
+}
+
+// tree holds what the commands of one program share.
+type tree struct {
+	vocabulary    vocabulary
+	defaultServer string
+	connection    connectionFlags
+	format        format
+}
+
+// ask connects to the control plane, runs call against it and closes the
+// connection. It blocks no longer than the timeout, which covers connecting and
+// the whole answer. action says in an error what was attempted.
+func (t *tree) ask(
+	command *cobra.Command,
+	action string,
+	call func(context.Context, controlplanepb.ControlPlaneServiceClient) error,
+) error {
+	endpoint, err := t.connection.resolve(command.Flags(), t.vocabulary, t.defaultServer)
+	if err != nil {
+		return err
+	}
+	connection, err := endpoint.dial()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = connection.Close() }()
+
+	ctx, cancel := context.WithTimeout(command.Context(), endpoint.timeout)
+	defer cancel()
+	if err := call(ctx, controlplanepb.NewControlPlaneServiceClient(connection)); err != nil {
+		return newCallError(action, endpoint.address, t.vocabulary.credentialsHint, err)
+	}
+	return nil
+}
+
+// nounCommand makes the command of one noun, which only holds others.
+func nounCommand(command *cobra.Command, children ...*cobra.Command) *cobra.Command {
+	command.AddCommand(children...)
+	return command
+}
+
+// listCommand makes the "list" command of a noun.
+func listCommand(short string, run func(*cobra.Command) error) *cobra.Command {
+	return &cobra.Command{
+		Use:     "list",
+		Aliases: []string{"ls"},
+		Short:   short,
+		Args:    cobra.NoArgs,
+		RunE:    func(command *cobra.Command, _ []string) error { return run(command) },
+	}
+}
+
+// filterFlags are the filters that routes and links share.
+type filterFlags struct {
+	origin, target string
+	all            bool
+}
+
+func (f *filterFlags) define(flags *pflag.FlagSet, v vocabulary) {
+	flags.StringVarP(&f.origin, v.originFlag, v.originShorthand, "", "only those whose source is this node")
+	flags.StringVarP(&f.target, v.targetFlag, "t", "", "only those whose destination is this node")
+	flags.BoolVarP(&f.all, "all", "a", false, "show every status, not only applied")
+}
+
+// statuses says in a heading which entries are shown.
+func (f *filterFlags) statuses() string {
+	if f.all {
+		return "all statuses"
+	}
+	return "applied only"
+}
+
+// counted returns a heading like "3 node(s)".
+func counted(n int, noun string) string { return fmt.Sprintf("%d %s(s)", n, noun) }

@@ -1,0 +1,205 @@
+package operator
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"unicode"
+
+	"github.com/spf13/cobra"
+	"go.yaml.in/yaml/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+)
+
+// absent stands in a table for a value that is not there.
+const absent = "-"
+
+// format is the value of --output.
+type format string
+
+const (
+	formatTable format = "table"
+	formatJSON  format = "json"
+	formatYAML  format = "yaml"
+)
+
+func (f *format) String() string { return string(*f) }
+func (f *format) Type() string   { return "format" }
+
+// Set accepts the known formats only, so that a wrong one fails before anything
+// is asked.
+func (f *format) Set(value string) error {
+	switch format(value) {
+	case formatTable, formatJSON, formatYAML:
+		*f = format(value)
+		return nil
+	default:
+		return errors.New("accepted are table, json and yaml")
+	}
+}
+
+// listing is the answer to a list command, for people and for programs.
+type listing struct {
+	heading string
+	columns []string
+	rows    [][]string
+
+	// key and entries make the document: one list under one key.
+	key     string
+	entries []proto.Message
+}
+
+// print writes the listing in the chosen format to standard output, in one
+// write: a reader never sees half of an answer that failed.
+func (t *tree) print(command *cobra.Command, list listing) error {
+	var output bytes.Buffer
+	switch t.format {
+	case formatTable:
+		list.writeTable(&output)
+	default:
+		document, err := list.json()
+		if err == nil && t.format == formatYAML {
+			document, err = yamlFromJSON(document)
+		}
+		if err != nil {
+			return fmt.Errorf("encode %s as %s: %w", list.key, t.format, err)
+		}
+		output.Write(document)
+	}
+	if _, err := command.OutOrStdout().Write(output.Bytes()); err != nil {
+		return fmt.Errorf("write output: %w", err)
+	}
+	return nil
+}
+
+// writeTable writes heading, blank line, column names, rule and rows; without
+// rows only the heading and the blank line. A width is the longest cell in
+// bytes, while cells are padded by characters, the last one too: scripts that
+// cut by position depend on upstream doing so.
+func (l listing) writeTable(output *bytes.Buffer) {
+	output.WriteString(l.heading + "\n\n")
+	if len(l.rows) == 0 {
+		return
+	}
+	widths := make([]int, len(l.columns))
+	rule := 0
+	for i, column := range l.columns {
+		widths[i] = len(column)
+		for _, row := range l.rows {
+			row[i] = printable(row[i])
+			widths[i] = max(widths[i], len(row[i]))
+		}
+		rule += widths[i] + 2
+	}
+	writeRow(output, l.columns, widths)
+	output.WriteString("  " + strings.Repeat("-", rule) + "\n")
+	for _, row := range l.rows {
+		writeRow(output, row, widths)
+	}
+}
+
+func writeRow(output *bytes.Buffer, cells []string, widths []int) {
+	for i, cell := range cells {
+		fmt.Fprintf(output, "  %-*s", widths[i], cell)
+	}
+	output.WriteByte('\n')
+}
+
+// printable replaces control characters: names come from applications, and one
+// of them must not be able to rewrite an operator's screen.
+func printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return unicode.ReplacementChar
+		}
+		return r
+	}, text)
+}
+
+// json returns the indented document. protojson varies its white space between
+// builds on purpose, so the layout is made afresh.
+func (l listing) json() ([]byte, error) {
+	options := protojson.MarshalOptions{UseProtoNames: true, EmitDefaultValues: true}
+	entries := make([]json.RawMessage, len(l.entries))
+	for i, entry := range l.entries {
+		encoded, err := options.Marshal(entry)
+		if err != nil {
+			return nil, err
+		}
+		entries[i] = encoded
+	}
+	document, err := json.MarshalIndent(map[string][]json.RawMessage{l.key: entries}, "", "  ")
+	if err != nil {
+		return nil, err
+	}
+	return append(document, '\n'), nil
+}
+
+// yamlFromJSON returns the same document in YAML, keys sorted.
+func yamlFromJSON(document []byte) ([]byte, error) {
+	var value any
+	if err := json.Unmarshal(document, &value); err != nil {
+		return nil, err
+	}
+	var output bytes.Buffer
+	encoder := yaml.NewEncoder(&output)
+	encoder.SetIndent(2)
+	if err := encoder.Encode(value); err != nil {
+		return nil, err
+	}
+	return output.Bytes(), nil
+}
+
+// collect reads a stream to its end; it blocks until then.
+func collect[T any](stream grpc.ServerStreamingClient[T]) ([]*T, error) {
+	var entries []*T
+	for {
+		entry, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return entries, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		entries = append(entries, entry)
+	}
+}
+
+func messages[M proto.Message](entries []M) []proto.Message {
+	converted := make([]proto.Message, len(entries))
+	for i, entry := range entries {
+		converted[i] = entry
+	}
+	return converted
+}
+
+func keep[T any](entries []T, wanted func(T) bool) []T {
+	var kept []T
+	for _, entry := range entries {
+		if wanted(entry) {
+			kept = append(kept, entry)
+		}
+	}
+	return kept
+}
+
+// optional returns the value of an optional field; present but empty stays
+// empty.
+func optional(value *string) string {
+	if value == nil {
+		return absent
+	}
+	return *value
+}
+
+func orAbsent(value string) string {
+	if value == "" {
+		return absent
+	}
+	return value
+}

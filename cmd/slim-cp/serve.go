@@ -1,0 +1,107 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/slim-cp/slim-cp/cluster"
+	"github.com/slim-cp/slim-cp/config"
+)
+
+// defaultFile is read if no file is named and it exists.
+const defaultFile = "config.yaml"
+
+// Exit codes of serve, beside those that all commands share.
+const (
+	exitStoreFailed   = 11
+	exitUnknownSchema = 12
+)
+
+// exitError carries an exit code of serve.
+type exitError struct {
+	err  error
+	code int
+}
+
+func (e *exitError) Error() string { return e.err.Error() }
+func (e *exitError) Unwrap() error { return e.err }
+func (e *exitError) ExitCode() int { return e.code }
+
+func withExitCode(err error) error {
+	switch {
+	case errors.Is(err, cluster.ErrUnknownSchema):
+		return &exitError{err: err, code: exitUnknownSchema}
+	case errors.Is(err, cluster.ErrStoreFailed):
+		return &exitError{err: err, code: exitStoreFailed}
+	}
+	return err
+}
+
+// serve runs a replica until the context ends.
+func serve(ctx context.Context, file string, stdout, stderr io.Writer) error {
+	settings, err := load(file)
+	if err != nil {
+		return err
+	}
+	logger := newLogger(settings.Tracing, stderr)
+	for _, warning := range settings.Warnings {
+		logger.Warn(warning)
+	}
+	if problems := settings.Unserved(); len(problems) > 0 {
+		lines := make([]string, 0, len(problems))
+		for _, problem := range problems {
+			lines = append(lines, problem.String())
+		}
+		return errors.New(strings.Join(lines, "\n"))
+	}
+	if err := checkOldDatabase(settings.Database); err != nil {
+		return err
+	}
+	return withExitCode(run(ctx, settings, logger, stdout))
+}
+
+func load(file string) (*config.Config, error) {
+	if file != "" {
+		return config.Load(file)
+	}
+	settings, err := config.Load(defaultFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return config.Default(), nil
+	}
+	return settings, err
+}
+
+// checkOldDatabase refuses to start empty beside the database of an older
+// control plane: its topology and secrets would seem lost.
+func checkOldDatabase(database config.Database) error {
+	if database.SQLitePath == "" {
+		return nil
+	}
+	if _, err := os.Stat(database.SQLitePath); err != nil {
+		return nil // there is none, or it cannot be read as one
+	}
+	if _, err := os.Stat(database.Path); err == nil {
+		return nil
+	}
+	return fmt.Errorf("database.path: %s holds an older control plane's database, which this version cannot read, and %s does not exist: "+
+		"move %s away to start empty", database.SQLitePath, database.Path, filepath.Base(database.SQLitePath))
+}
+
+func newLogger(tracing config.Tracing, stderr io.Writer) hclog.Logger {
+	return hclog.New(&hclog.LoggerOptions{
+		Name:       "slim-cp",
+		Level:      hclog.LevelFromString(tracing.LogLevel),
+		Output:     stderr,
+		TimeFormat: time.RFC3339Nano,
+		TimeFn:     time.Now,
+	})
+}

@@ -1,0 +1,145 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+
+	"github.com/hashicorp/go-hclog"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/keepalive"
+
+	"github.com/slim-cp/slim-cp/config"
+	"github.com/slim-cp/slim-cp/northbound"
+	"github.com/slim-cp/slim-cp/southbound"
+)
+
+// server is a gRPC server on one listener.
+type server struct {
+	grpc     *grpc.Server
+	listener net.Listener
+	settings config.Listener
+}
+
+// servers are the gRPC servers of both sides.
+type servers struct {
+	north []server
+	south []server
+}
+
+// listen binds every listener of the configuration, the southbound ones paused.
+func (r *runtime) listen() (*servers, error) {
+	all := &servers{}
+	service := northbound.NewService(northbound.Options{
+		Reader: r.replica,
+		Nodes:  r.reconciler,
+		Logger: r.logger.Named("northbound"),
+	})
+	for _, settings := range r.settings.Northbound {
+		listener, err := net.Listen(settings.Endpoint.Network, settings.Endpoint.Address)
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("%s.endpoint: %w", settings.Key, err), all.close())
+		}
+		all.north = append(all.north, server{
+			grpc:     northbound.NewServer(service, r.health, listenerOptions(settings)...),
+			listener: listener,
+			settings: settings,
+		})
+	}
+	for _, settings := range r.settings.Southbound {
+		listener, err := southbound.Listen(settings.Endpoint.Network, settings.Endpoint.Address)
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("%s.endpoint: %w", settings.Key, err), all.close())
+		}
+		south := grpc.NewServer(append(r.nodes.ServerOptions(), listenerOptions(settings)...)...)
+		r.nodes.Register(south)
+		northbound.RegisterIntrospection(south, r.health)
+		all.south = append(all.south, server{grpc: south, listener: listener, settings: settings})
+	}
+	return all, nil
+}
+
+func listenerOptions(settings config.Listener) []grpc.ServerOption {
+	options := []grpc.ServerOption{grpc.KeepaliveParams(keepalive.ServerParameters{
+		Time:    settings.Keepalive.Time,
+		Timeout: settings.Keepalive.Timeout,
+	})}
+	if settings.MaxConcurrentStreams > 0 {
+		options = append(options, grpc.MaxConcurrentStreams(settings.MaxConcurrentStreams))
+	}
+	if settings.MaxHeaderListSize > 0 {
+		options = append(options, grpc.MaxHeaderListSize(settings.MaxHeaderListSize))
+	}
+	return options
+}
+
+// start serves on every listener. The channel gets the first failure.
+func (s *servers) start(logger hclog.Logger) <-chan error {
+	failed := make(chan error, len(s.north)+len(s.south))
+	for _, each := range s.all() {
+		go func() {
+			if err := each.grpc.Serve(each.listener); err != nil {
+				logger.Error("listener failed", "listener", each.settings.Key, "error", err)
+				failed <- fmt.Errorf("%s: %w", each.settings.Key, err)
+			}
+		}()
+	}
+	return failed
+}
+
+func (s *servers) all() []server { return append(append([]server(nil), s.north...), s.south...) }
+
+func (s *servers) addresses(side []server) []string {
+	var addresses []string
+	for _, each := range side {
+		addresses = append(addresses, each.listener.Addr().String())
+	}
+	return addresses
+}
+
+// pause has newcomers refused on the southbound listeners.
+func (s *servers) pause() error { return s.eachSouth((*southbound.Listener).Pause) }
+
+// resume accepts nodes on the southbound listeners.
+func (s *servers) resume() error { return s.eachSouth((*southbound.Listener).Resume) }
+
+func (s *servers) eachSouth(do func(*southbound.Listener) error) error {
+	var problems []error
+	for _, each := range s.south {
+		if listener, ok := each.listener.(*southbound.Listener); ok {
+			if err := do(listener); err != nil {
+				problems = append(problems, fmt.Errorf("%s: %w", each.settings.Key, err))
+			}
+		}
+	}
+	return errors.Join(problems...)
+}
+
+// stop ends the servers; operators' calls under way may finish until the context
+// ends.
+func (s *servers) stop(ctx context.Context) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for _, each := range s.all() {
+			each.grpc.GracefulStop()
+		}
+	}()
+	select {
+	case <-done:
+	case <-ctx.Done():
+		for _, each := range s.all() {
+			each.grpc.Stop()
+		}
+		<-done
+	}
+}
+
+func (s *servers) close() error {
+	var problems []error
+	for _, each := range s.all() {
+		problems = append(problems, each.listener.Close())
+	}
+	return errors.Join(problems...)
+}

@@ -1,0 +1,93 @@
+package northbound
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/slim-cp/slim-cp/fsm"
+)
+
+// Metadata keys of the API.
+const (
+	// ConsistencyKey is set by a caller that chooses how a list is read.
+	ConsistencyKey = "slimcp-consistency"
+	// IndexKey tells the log index of the view that a list shows.
+	IndexKey = "slimcp-index"
+	// AgeKey tells of a stale list by how many milliseconds it may be behind:
+	// the time since the last command that it shows was stamped. In a quiet
+	// cluster that is more than it really is.
+	AgeKey = "slimcp-age-ms"
+)
+
+// Values of ConsistencyKey. Without one a read is linearizable.
+const (
+	Linearizable = "linearizable"
+	Stale        = "stale"
+)
+
+// readTimeout bounds the wait for the leader's confirmation. With listTimeout it
+// stays below the 15 s after which slimctl gives up.
+const readTimeout = 4 * time.Second
+
+// consistency returns what the caller asked for.
+func consistency(ctx context.Context) (string, error) {
+	values := metadata.ValueFromIncomingContext(ctx, ConsistencyKey)
+	if len(values) == 0 {
+		return Linearizable, nil
+	}
+	switch last := values[len(values)-1]; last {
+	case Linearizable, Stale:
+		return last, nil
+	default:
+		return "", status.Errorf(codes.InvalidArgument, "%s %q: accepted are %q and %q", ConsistencyKey, last, Linearizable, Stale)
+	}
+}
+
+// view returns the state in the consistency that the caller asked for and tells
+// its index in the response headers. Errors carry a gRPC status.
+func (s *Service) view(ctx context.Context) (*fsm.View, error) {
+	wanted, err := consistency(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if wanted == Stale {
+		view := s.reader.View()
+		return view, grpc.SetHeader(ctx, s.staleHeaders(view))
+	}
+	view, err := s.read(ctx)
+	if err != nil {
+		return nil, s.statusOf(err)
+	}
+	return view, grpc.SetHeader(ctx, indexHeader(view))
+}
+
+func (s *Service) read(ctx context.Context) (*fsm.View, error) {
+	bounded, cancel := context.WithCancel(ctx)
+	defer cancel()
+	view, err := s.reader.Read(bounded)
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		return nil, fmt.Errorf("%w within %v", errUnconfirmed, readTimeout)
+	}
+	return view, err
+}
+
+func indexHeader(view *fsm.View) metadata.MD {
+	return metadata.Pairs(IndexKey, strconv.FormatUint(view.Index(), 10))
+}
+
+func (s *Service) staleHeaders(view *fsm.View) metadata.MD {
+	headers := indexHeader(view)
+	if stamped := view.Clock(); !stamped.IsZero() {
+		age := max(s.now().Sub(stamped), 0)
+		headers.Set(AgeKey, strconv.FormatInt(age.Milliseconds(), 10))
+	}
+	return headers
+}

@@ -1,0 +1,107 @@
+package northbound
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/slim-cp/slim-cp/cluster"
+	controlplanepb "github.com/slim-cp/slim-cp/proto/controlplane/v1"
+)
+
+func TestReadErrors(t *testing.T) {
+	f, _ := twoGroups(t)
+	for _, c := range []struct {
+		err  error
+		code codes.Code
+		text string
+	}{
+		{fmt.Errorf("read: %w", cluster.ErrNoLeader), codes.Unavailable, "read: no leader"},
+		{cluster.ErrNotLeader, codes.Unavailable, "this replica does not lead"},
+		{cluster.ErrShutdown, codes.Unavailable, "replica is shutting down"},
+		{cluster.ErrOverloaded, codes.ResourceExhausted, "too many proposals in flight"},
+		{fmt.Errorf("open /secret: %w", cluster.ErrStoreFailed), codes.Internal, "internal error"},
+	} {
+		operator := dial(t, Options{Reader: &reader{store: f.store, err: c.err}, Nodes: &table{}})
+		_, err := operator.ListSegments(t.Context(), &controlplanepb.SegmentListRequest{})
+		wantStatus(t, err, c.code, c.text)
+		_, err = collect(t.Context(), operator.ListLinks, &controlplanepb.LinkListRequest{})
+		wantStatus(t, err, c.code, c.text)
+		_, err = operator.ListConnections(t.Context(), &controlplanepb.Node{Id: "a/1"})
+		wantStatus(t, err, c.code, c.text)
+	}
+}
+
+// A leader that cannot confirm a read costs the caller seconds, not for ever.
+func TestUnconfirmedRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, _ := twoGroups(t)
+		operator := dial(t, Options{Reader: &reader{store: f.store, hangs: true}})
+		_, err := operator.ListSegments(t.Context(), &controlplanepb.SegmentListRequest{})
+		wantStatus(t, err, codes.Unavailable, "no leader confirmed the read within 4s")
+	})
+}
+
+func TestStaleReadNeedsNoLeader(t *testing.T) {
+	f, _ := twoGroups(t)
+	operator := dial(t, Options{
+		Reader: &reader{store: f.store, err: cluster.ErrNoLeader},
+		Now:    func() time.Time { return f.clock.Add(1500 * time.Millisecond) },
+	})
+	ctx := metadata.AppendToOutgoingContext(t.Context(), ConsistencyKey, Stale)
+
+	var headers metadata.MD
+	response, err := operator.ListGroups(ctx, &controlplanepb.ListDomainsRequest{}, grpc.Header(&headers))
+	if err != nil || len(response.GetDomains()) != 2 {
+		t.Fatalf("%v, %v", response, err)
+	}
+	wantHeaders(t, headers, strconv.FormatUint(f.index, 10), "1500")
+
+	headers = nil
+	nodes, err := collect(ctx, operator.ListNodes, &controlplanepb.NodeListRequest{}, grpc.Header(&headers))
+	if err != nil || len(nodes) != 2 {
+		t.Fatalf("%v, %v", nodes, err)
+	}
+	wantHeaders(t, headers, strconv.FormatUint(f.index, 10), "1500")
+}
+
+func TestLinearizableReadTellsItsIndex(t *testing.T) {
+	f, _ := twoGroups(t)
+	operator := f.operator(t)
+	for _, ctx := range []context.Context{
+		t.Context(), metadata.AppendToOutgoingContext(t.Context(), ConsistencyKey, Linearizable),
+	} {
+		var headers metadata.MD
+		if _, err := operator.ListGroups(ctx, &controlplanepb.ListDomainsRequest{}, grpc.Header(&headers)); err != nil {
+			t.Fatal(err)
+		}
+		wantHeaders(t, headers, strconv.FormatUint(f.index, 10), "")
+	}
+}
+
+func wantHeaders(tb testing.TB, headers metadata.MD, index, age string) {
+	tb.Helper()
+	first := func(key string) string {
+		if values := headers.Get(key); len(values) > 0 {
+			return values[0]
+		}
+		return ""
+	}
+	if first(IndexKey) != index || first(AgeKey) != age {
+		tb.Errorf("index %q and age %q, want %q and %q", first(IndexKey), first(AgeKey), index, age)
+	}
+}
+
+func TestUnknownConsistency(t *testing.T) {
+	f, _ := twoGroups(t)
+	ctx := metadata.AppendToOutgoingContext(t.Context(), ConsistencyKey, "eventual")
+	_, err := f.operator(t).ListGroups(ctx, &controlplanepb.ListDomainsRequest{})
+	wantStatus(t, err, codes.InvalidArgument, `slimcp-consistency "eventual": accepted are "linearizable" and "stale"`)
+}

@@ -1,0 +1,16 @@
+// Package northbound is the operator API of one replica: gRPC lists of nodes,
+// links, routes, segments and groups, and what a node itself reports.
+//
+// A list is rendered from one view of the state and is linearizable: it holds
+// everything that was acknowledged before the call. A caller that sends the
+// metadata "slimcp-consistency: stale" gets what this replica has applied so
+// far, which works without a leader too. Streamed lists are rendered row by row
+// at the pace of their reader, so a long one needs no more memory than a short
+// one.
+//
+// The lists of a node's own tables (ListConnections, ListNodeRoutes) are asked
+// of the node for each call and never answered from what the control plane
+// believes.
+//
+// Both generations of method names, Domain and Group, run the same handlers.
+package northbound

@@ -1,0 +1,40 @@
+package northbound
+
+import (
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/keepalive"
+
+	controlplanepb "github.com/slim-cp/slim-cp/proto/controlplane/v1"
+)
+
+const (
+	// maxMessageBytes bounds a message in both directions. The largest is a
+	// node's own table.
+	maxMessageBytes = 64 << 20
+	// maxConcurrentStreams bounds the calls of one connection: each list holds a
+	// view.
+	maxConcurrentStreams = 256
+	// keepaliveTime and keepaliveTimeout end the calls of a client that is gone
+	// without a word; its lists would hold their views for hours.
+	keepaliveTime    = 20 * time.Second
+	keepaliveTimeout = 10 * time.Second
+	// minClientKeepalive is how often a client may ping before it is cut off.
+	minClientKeepalive = 5 * time.Second
+)
+
+// NewServer returns a gRPC server with the operator API, health and reflection.
+// The options come on top, for instance the transport's credentials.
+func NewServer(service *Service, health *Health, options ...grpc.ServerOption) *grpc.Server {
+	server := grpc.NewServer(append([]grpc.ServerOption{
+		grpc.MaxRecvMsgSize(maxMessageBytes),
+		grpc.MaxSendMsgSize(maxMessageBytes),
+		grpc.MaxConcurrentStreams(maxConcurrentStreams),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: keepaliveTime, Timeout: keepaliveTimeout}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minClientKeepalive, PermitWithoutStream: true}),
+	}, options...)...)
+	controlplanepb.RegisterControlPlaneServiceServer(server, service)
+	RegisterIntrospection(server, health)
+	return server
+}

@@ -1,0 +1,310 @@
+package reconciler
+
+import (
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/slim-cp/slim-cp/fsm"
+	"github.com/slim-cp/slim-cp/southbound"
+)
+
+// ErrSessionOver ends what was asked of a driver whose session is over.
+var ErrSessionOver = errors.New("the node's session is over")
+
+// viewDelay is the wait for a view that the feed is about to deliver.
+const viewDelay = 2 * time.Millisecond
+
+// driver brings one node, in one session, to the state that the view wants
+// (protocol C1). It has one slot: while something is out, whoever looks only
+// leaves a note.
+type driver struct {
+	l       *leadership
+	id      string
+	session fsm.Session
+	logger  hclog.Logger
+
+	// mu guards the following fields. The leadership's lock is never taken
+	// while it is held.
+	mu      sync.Mutex
+	stopped error
+	// minIndex is the lowest index of a view that this driver may compare with:
+	// it has seen the effect of its own proposals.
+	minIndex uint64
+	begun    bool // the first command was taken over, or there is none
+	flight   *flight
+	mirror   *mirror
+
+	listsWanted bool
+	linksNoted  bool // looked at while the slot was taken
+	routesNoted bool
+	marked      bool // since the last takeMark
+
+	batch    batch
+	failures map[routeKey]fsm.RouteFailure
+	retries  map[string]retry     // dials of failed links, by link id
+	missing  map[string]int       // "connection not found" in a row, by link id
+	held     map[string]time.Time // links whose routes wait, and until when
+	replaced map[string]time.Time // links replaced for a ghost, and when
+	// attempts and routeAttempts count failures in a row, for the back-off.
+	attempts      int
+	routeAttempts int
+	silent        bool
+	requests      []*listRequest
+}
+
+// routeKey is a route of the node.
+type routeKey struct {
+	linkID string
+	name   nameHandle
+}
+
+// flight is what occupies a driver's slot: a request to the node, or a proposal
+// about its answer.
+type flight struct {
+	since time.Time
+	// proposing: the node has answered, the outcome is on its way to the log.
+	proposing bool
+	// overdue: the node did not answer in time, and the slot is not free.
+	overdue bool
+}
+
+func newDriver(l *leadership, node *fsm.Node, session fsm.Session, index uint64) *driver {
+	return &driver{
+		l:           l,
+		id:          node.ID,
+		session:     session,
+		logger:      l.Logger.With("node", node.ID),
+		minIndex:    index,
+		mirror:      newMirror(),
+		listsWanted: true,
+		silent:      node.Silent,
+		batch:       newBatch(),
+		failures:    map[routeKey]fsm.RouteFailure{},
+		retries:     map[string]retry{},
+		missing:     map[string]int{},
+		held:        map[string]time.Time{},
+		replaced:    map[string]time.Time{},
+	}
+}
+
+func (d *driver) start() { d.l.enqueue(d.id) }
+
+// stop ends the driver: answers that come later are ignored.
+func (d *driver) stop(why error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.stopped = why
+	for _, request := range d.requests {
+		request.finish(why)
+	}
+	d.requests = nil
+}
+
+// mark makes the driver compare a name.
+func (d *driver) mark(name fsm.Name) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.batch.mark(name)
+	d.marked = true
+}
+
+// markAll makes the driver compare every name.
+func (d *driver) markAll() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.batch.markAll()
+	d.marked = true
+}
+
+func (d *driver) takeMark() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	marked := d.marked
+	d.marked = false
+	return marked
+}
+
+func (d *driver) forget(name nameHandle) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.mirror.forget(name)
+}
+
+// wantLists makes the driver read the node's lists before it does anything else.
+func (d *driver) wantLists() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.listsWanted = true
+}
+
+// look does the next thing for the node, if the slot is free. It never blocks.
+func (d *driver) look(what look) {
+	view := d.l.view()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case d.stopped != nil:
+		return
+	case view.Index() < d.minIndex:
+		d.requeue(what, viewDelay)
+		return
+	case d.flight != nil:
+		d.note(what)
+		return
+	}
+	node, ok := view.Node(d.id)
+	if !ok {
+		return
+	}
+	if session, ok := node.CommandSession(); !ok || session.Name != d.session.Name {
+		return // the feed is about to replace this driver
+	}
+	if !d.begun && !d.begin() {
+		return // southbound tells when the stream is ready
+	}
+	switch {
+	case d.flight != nil:
+		d.note(what)
+	case len(d.requests) > 0:
+		d.note(what)
+		d.serve()
+	case d.listsWanted:
+		d.note(what)
+		d.askLists()
+	case what == lookLinks:
+		d.reconcileLinks(view, node)
+	default:
+		d.reconcileRoutes(view, node)
+	}
+}
+
+func (d *driver) note(what look) {
+	if what == lookLinks {
+		d.linksNoted = true
+	} else {
+		d.routesNoted = true
+	}
+}
+
+func (d *driver) requeue(what look, delay time.Duration) {
+	if what == lookLinks {
+		d.l.links.AddAfter(d.id, delay)
+	} else {
+		d.l.routes.AddAfter(d.id, delay)
+	}
+}
+
+// begin takes over the first command, which is in flight (protocol C3). It
+// returns false while the stream cannot be called.
+func (d *driver) begin() bool {
+	first, ok := d.l.Nodes.FirstCommand(d.session.Name)
+	if !ok {
+		d.begun = d.session.Resumed // the stream answered its first command long ago
+		return d.begun
+	}
+	d.begun = true
+	flight := d.occupy()
+	first.OnAnswer(
+		func(answer southbound.Answer) { d.firstAnswered(flight, first, answer) },
+		func() { d.lateAnswer(flight) },
+	)
+	for _, delay := range secondLooks {
+		d.l.clocks.AddAfter(clockKey(clockLists, d.id), delay)
+	}
+	return true
+}
+
+// secondLooks are the times after a registration at which the lists are read
+// again: an old connection dies without a word, and dialling an id that is still
+// dying is acknowledged as success (protocol C3).
+var secondLooks = []time.Duration{time.Second, 5 * time.Second}
+
+// occupy takes the slot. A node that leaves it taken for long is noticed.
+func (d *driver) occupy() *flight {
+	d.flight = &flight{since: time.Now()}
+	d.l.clocks.AddAfter(clockKey(clockSilence, d.id), silenceAfter)
+	return d.flight
+}
+
+// release frees the slot and looks at what was noted meanwhile.
+func (d *driver) release() {
+	d.flight = nil
+	if d.linksNoted || d.listsWanted || len(d.requests) > 0 {
+		d.linksNoted = false
+		d.l.links.Add(d.id)
+	}
+	if d.routesNoted {
+		d.routesNoted = false
+		d.l.routes.Add(d.id)
+	}
+}
+
+// call sends a request to the node; the slot is taken until handle has run.
+// handle runs with the driver's lock held and frees the slot, itself or through
+// a proposal.
+func (d *driver) call(call southbound.Call, handle func(southbound.Answer)) {
+	flight := d.occupy()
+	call.NodeID, call.Session, call.Term = d.id, d.session.Name, d.l.term
+	call.Late = func() { d.lateAnswer(flight) }
+	d.l.Nodes.Call(call, func(answer southbound.Answer) { d.answered(flight, answer, handle) })
+}
+
+func (d *driver) answered(flight *flight, answer southbound.Answer, handle func(southbound.Answer)) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.stopped != nil || d.flight != flight {
+		return
+	}
+	switch {
+	case errors.Is(answer.Err, southbound.ErrTimeout):
+		d.overdue(flight)
+	case answer.Err != nil:
+		d.failed(answer.Err)
+	default:
+		d.heard()
+		handle(answer)
+	}
+}
+
+// failed frees the slot after a request that did not reach the node, or whose
+// stream ended. What the node holds now is not known.
+func (d *driver) failed(err error) {
+	d.listsWanted = true
+	if errors.Is(err, southbound.ErrStreamEnded) || errors.Is(err, southbound.ErrNoSession) {
+		// Not the node's failure: no attempt is counted (protocol C9). The end of
+		// the session is on its way; if it is not, the next look will tell.
+		d.flight = nil
+		d.l.links.AddAfter(d.id, time.Second)
+		return
+	}
+	d.logger.Warn("request to the node failed", "session", d.session.Name, "error", err)
+	d.flight = nil
+	d.backOff(lookLinks)
+}
+
+// backOff looks again after the next delay of the table, until the attempts are
+// used up; then the next event, session or sweep does.
+func (d *driver) backOff(what look) {
+	d.attempts++
+	if d.attempts > d.l.MaxRequeues {
+		d.logger.Warn("giving the node up until its next event", "attempts", d.attempts-1)
+		d.attempts = 0
+		return
+	}
+	d.requeue(what, retryDelay(d.l.BaseRetryDelay, d.attempts))
+}
+
+// retryDelay is base x 2^(attempt-1), and 30 s from the eighth attempt on.
+func retryDelay(base time.Duration, attempt int) time.Duration {
+	const (
+		longest     = 30 * time.Second
+		lastDoubled = 7
+	)
+	if attempt > lastDoubled {
+		return longest
+	}
+	return min(base<<(attempt-1), longest)
+}

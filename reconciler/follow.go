@@ -1,0 +1,212 @@
+package reconciler
+
+import (
+	"context"
+	"strings"
+	"unique"
+
+	"github.com/slim-cp/slim-cp/fsm"
+)
+
+// follow hands the changes of the state to the drivers that they concern.
+func (l *leadership) follow(ctx context.Context, feed *fsm.Feed) {
+	for {
+		changes, view, err := feed.Next(ctx)
+		if err != nil {
+			return
+		}
+		for _, forgotten := range changes.Forgotten {
+			if d, ok := l.driver(forgotten.NodeID); ok {
+				d.forget(unique.Make(forgotten.Name))
+			}
+		}
+		if changes.All {
+			l.followAll(view)
+		} else {
+			l.followSome(changes, view)
+		}
+		// Only now may a driver take the view for complete.
+		l.current.Store(view)
+		l.wake(changes, view)
+	}
+}
+
+// followAll makes every driver compare everything.
+func (l *leadership) followAll(view *fsm.View) {
+	for node := range view.Nodes() {
+		l.followNode(node.ID, view)
+	}
+	l.mu.Lock()
+	var gone []string
+	for id := range l.drivers {
+		if _, ok := view.Node(id); !ok {
+			gone = append(gone, id)
+		}
+	}
+	l.mu.Unlock()
+	for _, id := range gone {
+		l.followNode(id, view)
+	}
+	l.markAll()
+}
+
+func (l *leadership) markAll() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, d := range l.drivers {
+		d.markAll()
+	}
+}
+
+func (l *leadership) followSome(changes fsm.Changes, view *fsm.View) {
+	for _, id := range changes.Nodes {
+		l.followNode(id, view)
+	}
+	if changes.Trees {
+		l.markAll()
+	}
+	for _, change := range changes.Links {
+		for _, id := range ends(change, view) {
+			if d, ok := l.driver(id); ok {
+				d.markAll()
+			}
+		}
+	}
+	carriers := newCarrierCache(view)
+	for _, change := range changes.Names {
+		var after []string
+		if record, ok := view.NameRecord(change.Name); ok {
+			after = record.Groups()
+		}
+		for _, groups := range [][]string{change.GroupsBefore, after} {
+			for _, id := range carriers.of(groups) {
+				if d, ok := l.driver(id); ok {
+					d.mark(change.Name)
+				}
+			}
+		}
+	}
+}
+
+// wake queues what the changes concern, once the view is in place.
+func (l *leadership) wake(changes fsm.Changes, view *fsm.View) {
+	l.mu.Lock()
+	var marked []string
+	for id, d := range l.drivers {
+		if d.takeMark() {
+			marked = append(marked, id)
+		}
+	}
+	l.mu.Unlock()
+	for _, id := range marked {
+		l.enqueue(id)
+	}
+	for _, id := range changes.Suspects {
+		if d, ok := l.driver(id); ok {
+			d.wantLists()
+			l.links.Add(id)
+		}
+	}
+	for _, id := range changes.Disputes {
+		if link, ok := view.Link(id); ok {
+			l.listSource(link)
+		}
+	}
+	l.scheduleLinks(changes, view)
+}
+
+// listSource asks for the lists of a link's source: they are the truth about
+// its other end (protocol L2).
+func (l *leadership) listSource(link *fsm.Link) {
+	if d, ok := l.driver(link.SourceNode); ok {
+		d.wantLists()
+		l.links.Add(link.SourceNode)
+	}
+}
+
+// ends returns the nodes that hold or held an end of a changed link.
+func ends(change fsm.LinkChange, view *fsm.View) []string {
+	var ids []string
+	add := func(link *fsm.Link) {
+		for _, id := range []string{link.SourceNode, link.DestNode} {
+			if id != "" {
+				ids = append(ids, id)
+			}
+		}
+	}
+	if change.Before != nil {
+		add(change.Before)
+	}
+	if link, ok := view.Link(change.LinkID); ok {
+		add(link)
+	}
+	return ids
+}
+
+// carrierCache remembers who carries the names of a list of groups: a batch of
+// announcements mostly has few such lists.
+type carrierCache struct {
+	view  *fsm.View
+	known map[string][]string
+}
+
+func newCarrierCache(view *fsm.View) *carrierCache {
+	return &carrierCache{view: view, known: map[string][]string{}}
+}
+
+func (c *carrierCache) of(groups []string) []string {
+	if len(groups) == 0 {
+		return nil
+	}
+	key := strings.Join(groups, "\x00")
+	ids, ok := c.known[key]
+	if !ok {
+		for id := range c.view.Carriers(groups) {
+			ids = append(ids, id)
+		}
+		c.known[key] = ids
+	}
+	return ids
+}
+
+// followNode makes, renews or ends the driver of a node, and looks after a node
+// that lost its session.
+func (l *leadership) followNode(id string, view *fsm.View) {
+	node, known := view.Node(id)
+	session, wanted := fsm.Session{}, false
+	if known && node.State == fsm.NodePresent {
+		session, wanted = node.CommandSession()
+	}
+	l.mu.Lock()
+	old, had := l.drivers[id]
+	over := had && (!wanted || old.session.Name != session.Name)
+	if over {
+		delete(l.drivers, id)
+	}
+	var created *driver
+	if wanted && (!had || over) {
+		created = newDriver(l, node, session, view.Index())
+		l.drivers[id] = created
+	}
+	l.mu.Unlock()
+	if over {
+		old.stop(ErrSessionOver)
+	}
+	if created != nil {
+		created.start()
+		l.wakePeers(node, view)
+	}
+	if known {
+		l.scheduleNode(node)
+	}
+}
+
+// wakePeers looks again at links that wait for a connected node of the group
+// (protocol C7).
+func (l *leadership) wakePeers(node *fsm.Node, view *fsm.View) {
+	for peer := range view.LinkedGroups(node.Group) {
+		if link, ok := view.LinkBetween(node.Group, peer); ok && link.DestGroup == node.Group {
+			l.links.Add(link.SourceNode)
+		}
+	}
+}

@@ -1,0 +1,71 @@
+package reconciler
+
+import (
+	"google.golang.org/protobuf/proto"
+
+	"github.com/slim-cp/slim-cp/fsm"
+	controllerpb "github.com/slim-cp/slim-cp/proto/controller/v1"
+	"github.com/slim-cp/slim-cp/southbound"
+)
+
+// maxFullState is the largest full state that is sent; nodes take 4 MiB in one
+// message (protocol C5).
+const maxFullState = 3_500_000
+
+// sendFullState pushes everything the node should hold in one command: the only
+// form in which the node dials with its own credentials (protocol C5).
+func (d *driver) sendFullState(view *fsm.View, node *fsm.Node, plan linkPlan) {
+	command := d.fullState(view, node, plan.creates)
+	if proto.Size(command) > maxFullState {
+		d.logger.Warn("full state is too large, a link that needs credentials waits", "bytes", proto.Size(command))
+		d.backOff(lookLinks)
+		return
+	}
+	d.call(southbound.Call{Command: command}, func(answer southbound.Answer) {
+		acks := connectionAcks(answer.Ack)
+		var gone []string
+		for id, held := range d.mirror.links {
+			link, ok := view.Link(id)
+			if ok && !link.Live() && !link.Gone && held.outgoing {
+				gone = append(gone, id)
+			}
+		}
+		// What the node kept of its routes its list tells.
+		d.listsWanted = true
+		d.linksReconciled(d.linksDialled(plan.creates, acks), append(plan.gone, gone...))
+	})
+}
+
+// fullState names links that are only kept without a configuration, so that a
+// dead one is refused at once instead of dialled (protocol C6).
+func (d *driver) fullState(view *fsm.View, node *fsm.Node, dial []*fsm.Link) *controllerpb.ConfigurationCommand {
+	command := &controllerpb.ConfigurationCommand{Reconcile: true}
+	named := map[string]bool{}
+	for _, link := range dial {
+		named[link.ID] = true
+		config := southbound.ServerConfig(link, view.Fleet().GetEnforcedConnection())
+		command.ConnectionsToCreate = append(command.ConnectionsToCreate, southbound.Connection(link, config))
+	}
+	var kept []*controllerpb.Connection
+	for id, held := range d.mirror.links {
+		if !held.outgoing || named[id] {
+			continue
+		}
+		link, ok := view.Link(id)
+		wanted := ok && link.Live() && link.SourceNode == node.ID
+		foreign := !view.OwnLinkID(id) && !d.l.OrphanDetection
+		if wanted || foreign {
+			kept = append(kept, &controllerpb.Connection{LinkId: id, ConfigData: southbound.KeepConfig})
+		}
+	}
+	command.ConnectionsToCreate = append(kept, command.ConnectionsToCreate...)
+	fan := view.Fan(node.ID)
+	for record := range view.Names() {
+		for link := range fan.Links(record) {
+			if link.Status == fsm.LinkApplied {
+				command.RoutesToSet = append(command.RoutesToSet, southbound.Route(record.Name, link.ID))
+			}
+		}
+	}
+	return command
+}

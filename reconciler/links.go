@@ -1,0 +1,269 @@
+package reconciler
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/slim-cp/slim-cp/fsm"
+	controllerpb "github.com/slim-cp/slim-cp/proto/controller/v1"
+	"github.com/slim-cp/slim-cp/proto/slimcp/v1"
+	"github.com/slim-cp/slim-cp/southbound"
+)
+
+// retry is when a failed link may be dialled again.
+type retry struct {
+	failures uint32 // that the wait belongs to
+	due      time.Time
+}
+
+// linkPlan is one command about links (protocol C4).
+type linkPlan struct {
+	deletes []string
+	creates []*fsm.Link
+	// gone are deleted links that the node does not hold.
+	gone []string
+}
+
+func (p *linkPlan) empty() bool { return len(p.deletes)+len(p.creates)+len(p.gone) == 0 }
+
+// reconcileLinks sends the next difference between the links that the node dialled
+// and those that it should have dialled. Called with the lock held and the slot
+// free.
+func (d *driver) reconcileLinks(view *fsm.View, node *fsm.Node) {
+	plan := d.planLinks(view, node)
+	switch {
+	case plan.empty():
+	case len(plan.deletes)+len(plan.creates) == 0:
+		d.linksReconciled(nil, plan.gone)
+	case needCredentials(plan.creates):
+		d.sendFullState(view, node, plan)
+	default:
+		d.sendLinks(view, plan)
+	}
+}
+
+func (d *driver) planLinks(view *fsm.View, node *fsm.Node) linkPlan {
+	var plan linkPlan
+	var unproven []*fsm.Link
+	for link := range view.LinksOf(d.id) {
+		if link.SourceNode != d.id {
+			continue
+		}
+		if !link.Live() {
+			if _, held := d.mirror.links[link.ID]; !held && !link.Gone {
+				plan.gone = append(plan.gone, link.ID)
+			}
+			continue
+		}
+		switch {
+		case !d.due(view, link):
+		case southbound.Proven(view, link):
+			plan.creates = append(plan.creates, link)
+		default:
+			unproven = append(unproven, link)
+		}
+	}
+	if len(unproven) > 0 {
+		// At most one endpoint that nobody has reached, and it last: a dead one
+		// delays everything behind it.
+		slices.SortFunc(unproven, func(a, b *fsm.Link) int {
+			return cmp.Or(cmp.Compare(a.Failures, b.Failures), strings.Compare(a.ID, b.ID))
+		})
+		plan.creates = append(plan.creates, unproven[0])
+	}
+	plan.deletes = d.superfluous(view)
+	return plan
+}
+
+// due reports whether a link is to be dialled now.
+func (d *driver) due(view *fsm.View, link *fsm.Link) bool {
+	if !connected(view, link.DestGroup) {
+		return false // protocol C7; the group's next registration wakes us
+	}
+	switch link.Status {
+	case fsm.LinkPending:
+		return true
+	case fsm.LinkFailed:
+		waiting, ok := d.retries[link.ID]
+		if !ok || waiting.failures != link.Failures {
+			delay := dialDelay(link.Failures)
+			d.retries[link.ID] = retry{failures: link.Failures, due: time.Now().Add(delay)}
+			d.l.links.AddAfter(d.id, delay)
+			return false
+		}
+		return !time.Now().Before(waiting.due)
+	}
+	return false
+}
+
+// dialDelay is the back-off of a link that failed: 1 s x 2^(failures-1), up to
+// 60 s (protocol C11).
+func dialDelay(failures uint32) time.Duration {
+	const longest = time.Minute
+	if failures > 6 {
+		return longest
+	}
+	return min(time.Second<<(max(failures, 1)-1), longest)
+}
+
+func connected(view *fsm.View, group string) bool {
+	for range view.ConnectedMembers(group) {
+		return true
+	}
+	return false
+}
+
+// superfluous returns the outgoing connections that the node should not have:
+// ours that are no longer wanted, and with orphan detection also those of others.
+func (d *driver) superfluous(view *fsm.View) []string {
+	var ids []string
+	for id, held := range d.mirror.links {
+		if !held.outgoing {
+			continue // the accepting end cannot end a connection (protocol C12)
+		}
+		if link, ok := view.Link(id); ok && link.Live() && link.SourceNode == d.id {
+			continue
+		}
+		if view.OwnLinkID(id) || d.l.OrphanDetection {
+			ids = append(ids, id)
+		}
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+func needCredentials(links []*fsm.Link) bool {
+	return slices.ContainsFunc(links, (*fsm.Link).NeedsCredentials)
+}
+
+func (d *driver) sendLinks(view *fsm.View, plan linkPlan) {
+	command := &controllerpb.ConfigurationCommand{ConnectionsToDelete: plan.deletes}
+	for _, link := range plan.creates {
+		config := southbound.ClientConfig(link, view.Fleet().GetEnforcedConnection())
+		command.ConnectionsToCreate = append(command.ConnectionsToCreate, southbound.Connection(link, config))
+	}
+	d.call(southbound.Call{Command: command}, func(answer southbound.Answer) {
+		acks := connectionAcks(answer.Ack)
+		gone := append(plan.gone, d.linksDeleted(view, plan.deletes, acks)...)
+		d.linksReconciled(d.linksDialled(plan.creates, acks), gone)
+	})
+}
+
+func connectionAcks(ack *controllerpb.ConfigurationCommandAck) map[string]*controllerpb.ConnectionAck {
+	acks := map[string]*controllerpb.ConnectionAck{}
+	for _, status := range ack.GetConnectionsStatus() {
+		acks[status.GetLinkId()] = status
+	}
+	return acks
+}
+
+// linksDeleted takes the answers to deletions and returns the ids of links that
+// the state still lists as deleted.
+func (d *driver) linksDeleted(view *fsm.View, ids []string, acks map[string]*controllerpb.ConnectionAck) []string {
+	var gone []string
+	for _, id := range ids {
+		ack := acks[id]
+		if !ack.GetSuccess() && !connectionMissing(ack.GetErrorMsg()) {
+			d.logger.Warn("node refused to end a link", "link", id, "error", ack.GetErrorMsg())
+			d.backOff(lookLinks)
+			continue
+		}
+		delete(d.mirror.links, id)
+		if link, ok := view.Link(id); ok && !link.Live() && !link.Gone {
+			gone = append(gone, id)
+		}
+	}
+	return gone
+}
+
+// linksDialled takes the answers to dials.
+func (d *driver) linksDialled(links []*fsm.Link, acks map[string]*controllerpb.ConnectionAck) []*slimcppb.LinkAck {
+	var outcome []*slimcppb.LinkAck
+	for _, link := range links {
+		ack := acks[link.ID]
+		told := &slimcppb.LinkAck{LinkId: link.ID, Revision: link.SourceRevision, Success: ack.GetSuccess(), Error: ack.GetErrorMsg()}
+		if ack == nil {
+			told.Error = "the node's answer does not mention the link"
+		}
+		if told.Success {
+			d.linkHeld(link)
+		} else {
+			delete(d.mirror.links, link.ID)
+			d.logger.Warn("link failed", "link", link.ID, "endpoint", link.Endpoint, "error", told.Error)
+		}
+		outcome = append(outcome, told)
+	}
+	return outcome
+}
+
+// linkHeld notes a dialled link. If routes are known over an older connection of
+// it, what the new one has must be listed (protocol L1).
+func (d *driver) linkHeld(link *fsm.Link) {
+	held := d.mirror.link(link.ID)
+	held.outgoing = true
+	if len(held.routes) == 0 {
+		held.revision = link.SourceRevision
+	}
+}
+
+// linksReconciled reports the outcome of a push of links.
+func (d *driver) linksReconciled(acks []*slimcppb.LinkAck, gone []string) {
+	d.linksNoted = true
+	if len(acks)+len(gone) == 0 {
+		d.release()
+		return
+	}
+	view := d.l.view()
+	command := &slimcppb.NodeReconciled{NodeId: d.id, Session: d.session.Name.Proto(), Links: acks, GoneLinks: gone}
+	command.Failures = d.currentFailures(view, view.Fan(d.id))
+	if len(command.Failures) > fsm.MaxFailures {
+		command.Failures = command.Failures[:fsm.MaxFailures]
+	}
+	d.propose(&slimcppb.Command{Payload: &slimcppb.Command_NodeReconciled{NodeReconciled: command}})
+}
+
+// firstAnswered takes the answer to the first command. Whatever it was, the lists
+// are read next (protocol C3).
+func (d *driver) firstAnswered(flight *flight, first southbound.First, answer southbound.Answer) {
+	d.answered(flight, answer, func(answer southbound.Answer) {
+		d.linksNoted, d.routesNoted, d.listsWanted = true, true, true
+		if first.Command == nil {
+			d.release()
+			return
+		}
+		d.linksReconciled(d.linksDialled(first.Links, connectionAcks(answer.Ack)), nil)
+	})
+}
+
+// disagreeAfter is how often in a row a node may say that it has no connection
+// of a link which its other end lists (protocol C10).
+const disagreeAfter = 3
+
+// connectionMissing handles a node's word that it has no connection of a link.
+// The lists of both ends tell what is left of it; the routes over it wait.
+func (d *driver) connectionMissing(view *fsm.View, linkID string) {
+	if d.waits(linkID) {
+		return // said of another route of the same command
+	}
+	d.missing[linkID]++
+	delay := min(time.Second<<(min(d.missing[linkID], 6)-1), 30*time.Second)
+	d.held[linkID] = time.Now().Add(delay)
+	d.l.clocks.AddAfter(clockKey(clockMark, d.id), delay)
+	d.listsWanted = true
+	link, ok := view.Link(linkID)
+	if !ok {
+		return
+	}
+	d.logger.Info("node has no connection of a link", "link", linkID, "times", d.missing[linkID])
+	if d.missing[linkID] >= disagreeAfter {
+		delete(d.missing, linkID)
+		d.l.replaceLink(link, fmt.Sprintf("ends disagree: %s lists no connection, %s does", d.id, link.PeerOf(d.id)))
+		return
+	}
+	if link.SourceNode != d.id {
+		d.l.clocks.Add(clockKey(clockSource, linkID))
+	}
+}

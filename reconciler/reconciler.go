@@ -1,0 +1,246 @@
+package reconciler
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"k8s.io/client-go/util/workqueue"
+
+	"github.com/slim-cp/slim-cp/fsm"
+	"github.com/slim-cp/slim-cp/proto/slimcp/v1"
+	"github.com/slim-cp/slim-cp/southbound"
+)
+
+// Proposer commits what the leadership decided. cluster.Replica is one.
+type Proposer interface {
+	// ProposeAsLeader commits a command under a term, and fails if this replica
+	// does not lead in that term.
+	ProposeAsLeader(ctx context.Context, term uint64, command *slimcppb.Command) (fsm.Result, error)
+}
+
+// Nodes reaches the streams of the fleet. southbound.Service is one.
+type Nodes interface {
+	Call(call southbound.Call, done func(southbound.Answer))
+	FirstCommand(session fsm.SessionName) (southbound.First, bool)
+	End(term uint64, session fsm.SessionName, notify bool, done func(error))
+	SetHooks(hooks *southbound.Hooks)
+}
+
+// Options are the settings of the work queues; the zero value of a field stands
+// for its default.
+type Options struct {
+	Proposer Proposer
+	Nodes    Nodes
+	Store    *fsm.Store
+	Logger   hclog.Logger
+
+	// Workers per queue; default 4.
+	Workers int
+	// MaxRequeues is how often a node is tried again after failures before it
+	// waits for the next event, session or sweep; default 15.
+	MaxRequeues int
+	// BaseRetryDelay is the first back-off; default 200 ms.
+	BaseRetryDelay time.Duration
+	// ReconcilePeriod is the time of a sweep of all nodes; 0 disables it.
+	ReconcilePeriod time.Duration
+	// OrphanDetection removes connections that the control plane does not know.
+	OrphanDetection bool
+}
+
+const (
+	// DefaultWorkers is the default of Options.Workers.
+	DefaultWorkers = 4
+	// DefaultMaxRequeues is the default of Options.MaxRequeues.
+	DefaultMaxRequeues = 15
+	// DefaultBaseRetryDelay is the default of Options.BaseRetryDelay.
+	DefaultBaseRetryDelay = 200 * time.Millisecond
+
+	proposeTimeout = 10 * time.Second
+)
+
+// ErrNotLeading is the error of a request that only a leader can serve.
+var ErrNotLeading = errors.New("this replica does not lead")
+
+// Reconciler makes the drivers of a leadership while there is one.
+type Reconciler struct {
+	options Options
+
+	mu     sync.Mutex
+	leader *leadership // nil while this replica does not lead
+}
+
+// New returns a reconciler that does nothing until Run.
+func New(options Options) *Reconciler {
+	if options.Workers < 1 {
+		options.Workers = DefaultWorkers
+	}
+	if options.BaseRetryDelay <= 0 {
+		options.BaseRetryDelay = DefaultBaseRetryDelay
+	}
+	if options.Logger == nil {
+		options.Logger = hclog.NewNullLogger()
+	}
+	return &Reconciler{options: options}
+}
+
+// Run does the work of one leadership until the context ends. It returns when
+// all of its goroutines have.
+func (r *Reconciler) Run(ctx context.Context, term uint64) {
+	l := newLeadership(r.options, term)
+	r.mu.Lock()
+	r.leader = l
+	r.mu.Unlock()
+	defer func() {
+		r.mu.Lock()
+		r.leader = nil
+		r.mu.Unlock()
+	}()
+	l.run(ctx)
+}
+
+func (r *Reconciler) leading() (*leadership, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.leader == nil {
+		return nil, ErrNotLeading
+	}
+	return r.leader, nil
+}
+
+// queue is a work queue keyed by node id: each id at most once, never with two
+// workers, and added again if it changes while it is being worked on.
+type queue = workqueue.TypedDelayingInterface[string]
+
+// leadership is everything that lives as long as one term of leading.
+type leadership struct {
+	Options
+	term    uint64
+	started time.Time
+
+	links  queue
+	routes queue
+	clocks queue // nodes and links that wait for a time, by their own keys
+
+	outbox *outbox
+
+	// current is the view up to which every change was handed to the drivers.
+	current atomic.Pointer[fsm.View]
+
+	// mu guards the following fields. It is taken before a driver's own lock,
+	// never after.
+	mu      sync.Mutex
+	drivers map[string]*driver
+}
+
+func newLeadership(options Options, term uint64) *leadership {
+	newQueue := func(name string) queue {
+		return workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[string]{Name: name})
+	}
+	l := &leadership{
+		Options: options,
+		term:    term,
+		started: time.Now(),
+		links:   newQueue("links"),
+		routes:  newQueue("routes"),
+		clocks:  newQueue("clocks"),
+		drivers: map[string]*driver{},
+	}
+	l.current.Store(options.Store.View())
+	l.outbox = newOutbox(l)
+	return l
+}
+
+func (l *leadership) run(ctx context.Context) {
+	feed := l.Store.Subscribe()
+	defer feed.Close()
+	l.Nodes.SetHooks(&southbound.Hooks{
+		Ready: func(nodeID string, _ fsm.SessionName) { l.enqueue(nodeID) },
+		Ended: func(string, fsm.SessionName) {}, // the state will tell
+	})
+	defer l.Nodes.SetHooks(nil)
+	var group sync.WaitGroup
+	group.Go(func() { l.follow(ctx, feed) })
+	group.Go(func() { l.outbox.run(ctx) })
+	group.Go(func() { l.sweep(ctx) })
+	group.Go(func() { l.purge(ctx) })
+	for range l.Workers {
+		group.Go(func() { work(l.links, func(id string) { l.look(id, lookLinks) }) })
+		group.Go(func() { work(l.routes, func(id string) { l.look(id, lookRoutes) }) })
+	}
+	group.Go(func() { work(l.clocks, l.tick) })
+	<-ctx.Done()
+	for _, q := range []queue{l.links, l.routes, l.clocks} {
+		q.ShutDown()
+	}
+	group.Wait()
+	l.stopDrivers()
+}
+
+// work serves a queue until it is shut down.
+func work(q queue, serve func(id string)) {
+	for {
+		id, shutdown := q.Get()
+		if shutdown {
+			return
+		}
+		serve(id)
+		q.Done(id)
+	}
+}
+
+// view is what the drivers compare with: every change up to its index has
+// reached them.
+func (l *leadership) view() *fsm.View { return l.current.Load() }
+
+func (l *leadership) driver(id string) (*driver, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	d, ok := l.drivers[id]
+	return d, ok
+}
+
+func (l *leadership) stopDrivers() {
+	l.mu.Lock()
+	drivers := l.drivers
+	l.drivers = map[string]*driver{}
+	l.mu.Unlock()
+	for _, d := range drivers {
+		d.stop(ErrNotLeading)
+	}
+}
+
+// what a queue wants looked at.
+type look int
+
+const (
+	lookLinks look = iota
+	lookRoutes
+)
+
+func (l *leadership) look(id string, what look) {
+	if d, ok := l.driver(id); ok {
+		d.look(what)
+	}
+}
+
+// enqueue asks both queues to look at a node.
+func (l *leadership) enqueue(id string) {
+	l.links.Add(id)
+	l.routes.Add(id)
+}
+
+// propose commits a command under this leadership's term.
+func (l *leadership) propose(ctx context.Context, command *slimcppb.Command) (fsm.Result, error) {
+	ctx, cancel := context.WithTimeout(ctx, proposeTimeout)
+	defer cancel()
+	command.Generation = l.Store.View().Generation()
+	result, err := l.Proposer.ProposeAsLeader(ctx, l.term, command)
+	if err != nil {
+		return result, err
+	}
+	return result, result.Err
+}

@@ -1,0 +1,79 @@
+package southbound
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// Errors that answer a Call.
+var (
+	// ErrNoSession: the session is not, or not yet, on this replica. Nothing was
+	// sent.
+	ErrNoSession = errors.New("no such session on this replica")
+	// ErrStreamEnded: the stream ended before the answer was complete. What was
+	// sent may have had its effect.
+	ErrStreamEnded = errors.New("stream ended")
+	// ErrTimeout: no complete answer in time. The node may be dialling; it will
+	// answer later, or its stream will end.
+	ErrTimeout = errors.New("node did not answer in time")
+	// ErrQueueFull: the node does not read its stream. Nothing was sent.
+	ErrQueueFull = errors.New("queue of the stream is full")
+	// ErrStaleTerm: a newer leader has called already (protocol C14). Nothing
+	// was sent.
+	ErrStaleTerm = errors.New("call of an older leadership")
+	// ErrTooLarge: the message is larger than nodes accept. Nothing was sent.
+	ErrTooLarge = errors.New("message is too large")
+	// ErrAnswerTooLarge: the node's list exceeds the bounds of an answer.
+	ErrAnswerTooLarge = errors.New("answer is too large")
+)
+
+// Why this replica ends a stream.
+var (
+	errBadRegistration = errors.New("registration refused")
+	errNotRegistered   = errors.New("no registration in time")
+	errNotConfirmed    = errors.New("registration was not accepted")
+	errEvicted         = errors.New("node was evicted")
+	errDeregistered    = errors.New("node deregistered")
+	errDraining        = errors.New("replica is shutting down")
+)
+
+// statusCodes is the one table from errors to what ends an RPC. The first match
+// counts.
+var statusCodes = []struct {
+	err  error
+	code codes.Code
+}{
+	{errDeregistered, codes.OK},
+	{io.EOF, codes.OK},
+	{errBadRegistration, codes.InvalidArgument},
+	{errNotConfirmed, codes.PermissionDenied},
+	{errNotRegistered, codes.DeadlineExceeded},
+	{errEvicted, codes.Aborted},
+	{errDraining, codes.Unavailable},
+	{context.Canceled, codes.Canceled},
+	{context.DeadlineExceeded, codes.DeadlineExceeded},
+}
+
+// statusOf returns the error that ends an RPC; nil ends it with OK.
+func statusOf(err error) error {
+	if err == nil {
+		return nil
+	}
+	for _, row := range statusCodes {
+		if !errors.Is(err, row.err) {
+			continue
+		}
+		if row.code == codes.OK {
+			return nil
+		}
+		return status.Error(row.code, err.Error())
+	}
+	if received, ok := status.FromError(err); ok {
+		return received.Err()
+	}
+	return status.Error(codes.Unknown, err.Error())
+}

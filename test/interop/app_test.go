@@ -1,0 +1,104 @@
+//go:build interop
+
+package interop_test
+
+import (
+	"encoding/json"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/slim-cp/slim-cp/test/process"
+)
+
+const (
+	// appStart covers the start of the library and the subscription.
+	appStart = 15 * time.Second
+	// appAnswer is longer than the application's own deadlines for opening a
+	// session, publishing and waiting for an echo, 5 s each.
+	appAnswer = 20 * time.Second
+)
+
+// app is a running real application.
+type app struct {
+	*process.Process
+	name     string
+	id       string // the random instance id, as the application prints it
+	commands int    // given so far
+}
+
+// event is one line of JSON that an application prints.
+type event struct {
+	Event   string
+	Name    string
+	ID      string
+	From    string
+	Text    string
+	To      string
+	Command string
+	Error   string
+}
+
+// startApp runs an application on a node and returns when it has subscribed.
+func startApp(t *testing.T, on *node, name string) *app {
+	t.Helper()
+	a := &app{name: name, Process: process.Start(t, process.Spec{
+		Name: "application " + name,
+		Path: "node",
+		Args: []string{"slim-app.mjs", "--endpoint", "http://" + on.endpoint(), "--name", name},
+	})}
+	a.id = a.waitEvent(t, "ready event", appStart, func(e event) bool { return e.Event == "ready" }).ID
+	return a
+}
+
+func (a *app) waitEvent(t *testing.T, what string, within time.Duration, match func(event) bool) event {
+	t.Helper()
+	var found event
+	a.WaitFor(t, what, within, func(line process.Line) bool {
+		e, ok := parseEvent(line)
+		found = e
+		return ok && match(e)
+	})
+	return found
+}
+
+func parseEvent(line process.Line) (event, bool) {
+	var e event
+	err := json.Unmarshal([]byte(line.Text), &e)
+	return e, err == nil && line.Stream == process.Stdout
+}
+
+// do gives the application a command and waits until it is done.
+func (a *app) do(t *testing.T, command string) {
+	t.Helper()
+	a.commands++
+	id := strconv.Itoa(a.commands)
+	a.WriteLine(t, id+" "+command)
+	answer := a.waitEvent(t, "answer to "+command, appAnswer, func(e event) bool { return e.Command == id })
+	if answer.Event != "done" {
+		t.Fatalf("application %s: %s: %s", a.name, command, answer.Error)
+	}
+}
+
+// send opens a session to the name, and returns when the message was echoed.
+func (a *app) send(t *testing.T, to, text string) {
+	t.Helper()
+	a.do(t, "send "+to+" "+text)
+}
+
+// received counts the messages with this text that came in.
+func (a *app) received(text string) int {
+	count := 0
+	for _, line := range a.Lines() {
+		if e, ok := parseEvent(line); ok && e.Event == "message" && e.Text == text {
+			count++
+		}
+	}
+	return count
+}
+
+// leave ends the application as its user would.
+func (a *app) leave(t *testing.T) {
+	t.Helper()
+	a.Terminate(t, appStart)
+}

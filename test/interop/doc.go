@@ -1,0 +1,4 @@
+// Package interop tests slim-cp against real SLIM data-plane nodes and
+// applications, which come from npm (see package.json). The tests have the
+// build tag "interop"; "make interop" installs what they need and runs them.
+package interop

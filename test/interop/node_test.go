@@ -1,0 +1,96 @@
+//go:build interop
+
+package interop_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/slim-cp/slim-cp/test/process"
+)
+
+// nodeStart bounds the time from exec to an open control stream; 20 nodes
+// started at once on two cores need 1.6 s.
+const nodeStart = 20 * time.Second
+
+// nodeSpec says what a real node is configured with.
+type nodeSpec struct {
+	group, id    string
+	port         int        // of the data plane; also announced as the external endpoint
+	controlPlane string     // host:port of the southbound listener
+	peers        []nodeSpec // the other nodes of the group
+}
+
+// fullID is the id under which a control plane lists the node.
+func (s nodeSpec) fullID() string { return s.group + "/" + s.id }
+
+func (s nodeSpec) endpoint() string { return process.Loopback(s.port) }
+
+// yaml renders the node's configuration file.
+func (s nodeSpec) yaml() string {
+	text := fmt.Sprintf(`tracing: {log_level: info}
+services:
+  slim/0:
+    node_id: %s
+    domain_name: %s
+    dataplane:
+      servers:
+        - endpoint: %q
+          tls: {insecure: true}
+          metadata: {external_endpoint: %q}
+    controller:
+      clients:
+        - endpoint: "http://%s"
+          tls: {insecure: true}
+`, s.id, s.group, s.endpoint(), s.endpoint(), s.controlPlane)
+	if len(s.peers) == 0 {
+		return text
+	}
+	// Without deployment_name this release drops the whole services section.
+	text += fmt.Sprintf("    peers:\n      deployment_name: %s\n      discovery:\n        type: static\n        peers:\n", s.group)
+	for _, peer := range s.peers {
+		text += fmt.Sprintf("          - {node_id: %s, endpoint: \"http://%s\", tls: {insecure: true}}\n", peer.id, peer.endpoint())
+	}
+	return text
+}
+
+// node is a running real node.
+type node struct {
+	nodeSpec
+	*process.Process
+}
+
+// startNode returns when the node has opened its control stream, which is
+// before it is registered.
+func startNode(t *testing.T, spec nodeSpec) *node {
+	t.Helper()
+	n := launchNode(t, spec)
+	n.waitReady(t)
+	return n
+}
+
+// launchNode starts a node and does not wait: several start at once.
+func launchNode(t *testing.T, spec nodeSpec) *node {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "node.yaml")
+	if err := os.WriteFile(file, []byte(spec.yaml()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return &node{spec, process.Start(t, process.Spec{
+		Name: "node " + spec.fullID(),
+		Path: "node",
+		Args: []string{"slim-node.mjs", file},
+		Env:  []string{"NO_COLOR=1"},
+	})}
+}
+
+func (n *node) waitReady(t *testing.T) {
+	t.Helper()
+	n.WaitFor(t, "ready line", nodeStart, func(line process.Line) bool {
+		return strings.HasPrefix(line.Text, "ready ")
+	})
+}

@@ -1,0 +1,114 @@
+// A real SLIM application on a node, driven by lines on its standard input.
+//
+//   node slim-app.mjs --endpoint URL --name ORG/NS/APP [--secret S] [--timeout 5000]
+//
+// It subscribes to the name, answers each message that it gets with "echo:" and
+// the message, and obeys, one after the other:
+//
+//   ID send ORG/NS/APP TEXT   open a session to the name, send the text, wait
+//                             for its echo, close the session
+//   ID subscribe ORG/NS/APP   announce a further name; unsubscribe takes it back
+//
+// It is of no use once its node was killed: the library tries to reconnect at
+// once, may reach the dying process, and then gives up for good.
+//
+// ID is anything without a space; "done" or "failed" answer with it.
+// It ends at SIGTERM or at the end of its input. URL is the data-plane endpoint
+// of the node, such as http://127.0.0.1:14601. Applications that talk to each
+// other need the same secret, of 32 characters or more. Each event is one JSON
+// object on a line of standard output: {"event": "ready" | "message" |
+// "failed" | "done" ...}; other lines are the library's log.
+import slim from '@agntcy/slim-bindings';
+import { createInterface } from 'node:readline';
+import { parseArgs } from 'node:util';
+
+const { values: o } = parseArgs({
+  options: {
+    endpoint: { type: 'string' },
+    name: { type: 'string' },
+    secret: { type: 'string', default: 'an-interop-test-secret-of-32-chars-or-more' },
+    timeout: { type: 'string', default: '5000' },
+    log: { type: 'string', default: 'error' },
+  },
+});
+if (!o.endpoint || !o.name) {
+  console.error('usage: node slim-app.mjs --endpoint URL --name ORG/NS/APP [--secret S] [--timeout MS] [--log LEVEL]');
+  process.exit(2);
+}
+
+const say = (event, more) => console.log(JSON.stringify({ event, ...more }));
+const why = (e) => e?.inner?.message ?? String(e);
+const sleep = (ms) => new Promise((r) => setTimeout(r, ms));
+// A copy, since the encoder's buffer may be larger than the text.
+const bytes = (s) => { const b = new TextEncoder().encode(s); return b.buffer.slice(b.byteOffset, b.byteOffset + b.byteLength); };
+const text = (buffer) => new TextDecoder().decode(buffer);
+const timeout = Number(o.timeout);
+// The library's own completions have no deadline: give them one.
+const within = (p, what) => Promise.race([p, sleep(timeout).then(() => { throw new Error(`${what}: no answer in ${timeout} ms`); })]);
+
+slim.initializeWithConfigs(slim.newRuntimeConfig(), slim.newTracingConfigWith(o.log, false, false, []), [slim.newServiceConfig()]);
+const service = slim.getGlobalService();
+const connection = await service.connectAsync(slim.newInsecureClientConfig(o.endpoint));
+// Not createAppWithSecretAsync, which panics ("no reactor running").
+const app = service.createAppWithSecret(slim.Name.fromString(o.name), o.secret);
+await app.subscribeAsync(slim.Name.fromString(o.name), connection);
+
+const echo = async (session) => {
+  for (;;) {
+    let message;
+    try {
+      message = await session.getMessageAsync(undefined);
+    } catch {
+      return; // the other side closed the session
+    }
+    const got = text(message.payload);
+    say('message', { from: message.context.sourceName.toString(), text: got });
+    session.publishAsync(bytes('echo:' + got), undefined, undefined).catch((e) => say('failed', { command: 'echo', error: why(e) }));
+  }
+};
+const listen = async () => {
+  for (;;) {
+    try {
+      echo(await app.listenForSessionAsync(undefined));
+    } catch (e) {
+      say('failed', { command: 'listen', error: why(e) });
+      await sleep(200);
+    }
+  }
+};
+
+const send = async (to, message) => {
+  const name = slim.Name.fromString(to);
+  await app.setRouteAsync(name, connection); // ask this node for the name
+  const opened = await app.createSessionAsync(slim.SessionConfig.create({
+    sessionType: slim.SessionType.PointToPoint, maxRetries: 5, interval: 1000, metadata: new Map(), mlsSettings: undefined,
+  }), name);
+  try {
+    await within(opened.completion.waitAsync(), 'session');
+    const sent = await opened.session.publishAsync(bytes(message), undefined, undefined);
+    await within(sent.waitAsync(), 'publish');
+    while (text((await opened.session.getMessageAsync(timeout)).payload) !== 'echo:' + message);
+  } finally {
+    await app.deleteSessionAsync(opened.session);
+  }
+};
+
+const subscribe = (name) => app.subscribeAsync(slim.Name.fromString(name), connection);
+const unsubscribe = (name) => app.unsubscribeAsync(slim.Name.fromString(name), connection);
+const commands = { send: (to, words) => send(to, words.join(' ')), subscribe, unsubscribe };
+
+const input = createInterface({ input: process.stdin });
+process.once('SIGTERM', () => process.exit(0));
+listen();
+say('ready', { name: o.name, id: app.id().toString() });
+for await (const line of input) {
+  const [id, command, argument, ...words] = line.split(' ');
+  try {
+    if (!commands[command]) throw new Error('unknown command');
+    await commands[command](argument, words);
+    say('done', { command: id });
+  } catch (e) {
+    say('failed', { command: id, error: why(e) });
+  }
+}
+process.exit(0);

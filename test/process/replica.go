@@ -1,0 +1,62 @@
+package process
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+const (
+	// replicaStart bounds the time until a replica serves.
+	replicaStart = 20 * time.Second
+	// ReplicaStop is the longest that a replica may take to end after SIGTERM.
+	ReplicaStop = 30 * time.Second
+	// StartedLine is what a replica prints when every listener is up.
+	StartedLine = "control plane started"
+)
+
+// Replica is a running slim-cp.
+type Replica struct {
+	*Process
+	Northbound string // host:port
+	Southbound string // host:port
+	binary     string
+	config     string // path of the file
+}
+
+// StartReplica runs slim-cp with plaintext listeners on free ports and the
+// given further YAML, and returns when it serves.
+func StartReplica(tb testing.TB, binaries Binaries, yaml string) *Replica {
+	tb.Helper()
+	r := &Replica{
+		Northbound: Loopback(FreePort(tb)),
+		Southbound: Loopback(FreePort(tb)),
+		binary:     binaries.Path("slim-cp"),
+		config:     filepath.Join(tb.TempDir(), "slim-cp.yaml"),
+	}
+	listeners := fmt.Sprintf("northbound: {endpoint: %q, tls: {insecure: true}}\nsouthbound: {endpoint: %q, tls: {insecure: true}}\n",
+		r.Northbound, r.Southbound)
+	if err := os.WriteFile(r.config, []byte(listeners+yaml), 0o600); err != nil {
+		tb.Fatal(err)
+	}
+	r.Start(tb)
+	return r
+}
+
+// Start runs a replica that was stopped again, with the same file.
+func (r *Replica) Start(tb testing.TB) {
+	tb.Helper()
+	r.Process = Start(tb, Spec{Name: "slim-cp", Path: r.binary, Args: []string{"serve", "-c", r.config}})
+	r.WaitStdout(tb, StartedLine, replicaStart)
+}
+
+// Stop ends a replica as its supervisor would, and fails the test unless it
+// ends in time and without an error.
+func (r *Replica) Stop(tb testing.TB) {
+	tb.Helper()
+	if code := r.Terminate(tb, ReplicaStop); code != 0 {
+		tb.Fatalf("slim-cp ended with exit code %d after SIGTERM", code)
+	}
+}

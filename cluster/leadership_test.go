@@ -94,27 +94,21 @@ func TestLeaderStartedIsFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		logs := &faultyLogs{}
 		replica := start(t, cluster.Options{}.WithLogs(logs.wrap))
-		ctx, cancel := context.WithCancel(t.Context())
-		var callers sync.WaitGroup
-		for caller := range 8 {
-			callers.Go(func() {
-				for ctx.Err() == nil {
-					_, _ = replica.Propose(ctx, register(caller))
-					<-time.After(time.Millisecond)
-				}
-			})
-		}
-		for range 5 {
+		for range 3 {
 			logs.setFailure(errors.New("no space left on device"))
-			<-time.After(10 * time.Millisecond)
+			_, _ = replica.Propose(t.Context(), register(0))
+			unblock := logs.block()
 			logs.setFailure(nil)
+			<-time.After(time.Second)
+			// Elected, and its first write hangs.
+			if _, err := replica.Propose(t.Context(), register(1)); !errors.Is(err, cluster.ErrNoLeader) {
+				t.Errorf("proposal before LeaderStarted: %v", err)
+			}
+			unblock()
 			waitReady(t, replica)
-			<-time.After(10 * time.Millisecond)
 		}
-		cancel()
-		callers.Wait()
 		first := logs.firstCommands()
-		if len(first) < 6 || first[0].GetInitCluster() == nil {
+		if len(first) != 4 || first[0].GetInitCluster() == nil {
 			t.Fatalf("%d leaderships, the first began with %v", len(first), first[0])
 		}
 		for _, command := range first[1:] {

@@ -30,12 +30,15 @@ const (
 	// commitTimeout bounds how late followers learn of the last commit when
 	// nothing follows it.
 	commitTimeout = 20 * time.Millisecond
+	// minTiming is the library's lower bound of each of its timeouts.
+	minTiming = 5 * time.Millisecond
 	// storeLimit is how long one write to the disk may take before the replica
 	// counts as failed.
 	storeLimit = 10 * time.Second
 )
 
-// Timings are Raft's timeouts.
+// Timings are Raft's timeouts, each at least 5 ms. For replicas in one region
+// 500, 500 and 400 ms are a good choice.
 type Timings struct {
 	// Heartbeat is how long a follower waits for its leader; it draws between
 	// one and two of it.
@@ -45,13 +48,6 @@ type Timings struct {
 	// LeaderLease is how long a leader goes on without a quorum; at most
 	// Heartbeat.
 	LeaderLease time.Duration
-}
-
-// DefaultTimings suit replicas in one region.
-var DefaultTimings = Timings{
-	Heartbeat:   500 * time.Millisecond,
-	Election:    500 * time.Millisecond,
-	LeaderLease: 400 * time.Millisecond,
 }
 
 // loneTimings are a lone replica's: nobody else can win its election, so it
@@ -94,6 +90,10 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.Timings == (Timings{}) {
 		o.Timings = loneTimings
+	}
+	if t := o.Timings; t.LeaderLease < minTiming || t.Heartbeat < t.LeaderLease || t.Election < t.Heartbeat {
+		return o, fmt.Errorf("raft timings heartbeat %s, election %s, leader lease %s: must be %s <= lease <= heartbeat <= election",
+			t.Heartbeat, t.Election, t.LeaderLease, minTiming)
 	}
 	if o.SnapshotThreshold == 0 {
 		o.SnapshotThreshold = defaultSnapshotThreshold

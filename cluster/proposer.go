@@ -66,21 +66,23 @@ type proposer struct {
 	slots     chan struct{} // one token for each entry with Raft
 	wake      chan struct{} // holds a token while the queue may not be empty
 	stopped   chan struct{} // closed by stop
+	abandoned chan struct{} // closed by abandon
 	running   sync.WaitGroup
 
 	stamped time.Time // the last time given out; owned by run
 
 	mu    sync.Mutex
 	queue list.List // of *proposal
-	cause error     // of the stop; not written again once stopped is closed
+	cause error     // of stop or abandon
 }
 
 func newProposer(r *raft.Raft, store *fsm.Store, now func() time.Time, leads func() error) *proposer {
 	p := &proposer{
 		raft: r, store: store, now: now, leads: leads,
-		slots:   make(chan struct{}, maxEntriesInFlight),
-		wake:    make(chan struct{}, 1),
-		stopped: make(chan struct{}),
+		slots:     make(chan struct{}, maxEntriesInFlight),
+		wake:      make(chan struct{}, 1),
+		stopped:   make(chan struct{}),
+		abandoned: make(chan struct{}),
 	}
 	p.running.Go(p.run)
 	return p
@@ -146,22 +148,32 @@ func appendFields(encoded []byte, fields *slimcppb.Command) ([]byte, error) {
 // await queues a proposal and waits for its outcome.
 func (p *proposer) await(ctx context.Context, waiting *proposal) (fsm.Result, error) {
 	waiting.done = make(chan outcome, 1)
-	p.mu.Lock()
-	waiting.element = p.queue.PushBack(waiting)
-	p.mu.Unlock()
-	select {
-	case p.wake <- struct{}{}:
-	default:
+	if err := p.enqueue(waiting); err != nil {
+		p.release(waiting)
+		return fsm.Result{}, err
 	}
-
 	select {
 	case out := <-waiting.done:
 		return out.result, out.err
 	case <-ctx.Done():
 		return p.giveUp(waiting, fmt.Errorf("no answer in time: %w", ctx.Err()))
-	case <-p.stopped:
-		return p.giveUp(waiting, p.cause)
+	case <-p.abandoned:
+		return p.giveUp(waiting, p.stopCause())
 	}
+}
+
+func (p *proposer) enqueue(waiting *proposal) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.cause != nil {
+		return p.cause
+	}
+	waiting.element = p.queue.PushBack(waiting)
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+	return nil
 }
 
 // giveUp ends the wait for a proposal. One that is still in the queue is taken
@@ -197,17 +209,42 @@ func (p *proposer) release(done *proposal) {
 	}
 }
 
-// stop refuses further proposals and gives up those in the queue, with the
-// cause. It does not wait for entries that are with Raft; drain does.
+// stop refuses further proposals and those in the queue, with the cause. Entries
+// that are with Raft are answered; drain waits for them.
 func (p *proposer) stop(cause error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.cause != nil {
+	select {
+	case <-p.stopped:
 		return
+	default:
 	}
 	p.cause = cause
 	p.admission.close(cause)
 	close(p.stopped)
+	for e := p.queue.Front(); e != nil; e = p.queue.Front() {
+		waiting := e.Value.(*proposal)
+		p.queue.Remove(e)
+		waiting.element = nil
+		waiting.done <- outcome{err: cause}
+		p.release(waiting)
+	}
+}
+
+// abandon is stop for a Raft that will not answer: whoever waits for an entry
+// learns that its outcome is unknown. It is called at most once.
+func (p *proposer) abandon(cause error) {
+	p.stop(cause)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.cause = cause
+	close(p.abandoned)
+}
+
+func (p *proposer) stopCause() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.cause
 }
 
 // drain waits for the entries that are with Raft. The proposer was stopped.

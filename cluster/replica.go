@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -93,7 +94,10 @@ func Open(ctx context.Context, options Options, store *fsm.Store, logger hclog.L
 	r := newReplica(options, store, storage, logger)
 	elections := make(chan bool, 1)
 	config := raftConfig(options, r.ReplicaID(), elections, raftLogger)
-	if err := errors.Join(ctx.Err(), r.startRaft(config)); err != nil {
+	if err = ctx.Err(); err == nil {
+		err = r.startRaft(config)
+	}
+	if err != nil {
 		return nil, errors.Join(err, storage.close())
 	}
 	r.startWork(elections)
@@ -161,13 +165,22 @@ func (r *Replica) startRaft(config *raft.Config) error {
 		&watchedLogs{LogStore: logs, watchdog: dog, logger: r.logger},
 		&watchedStable{StableStore: stable, watchdog: dog}, transport)
 	if err != nil {
-		return errors.Join(r.failure.get(), err)
+		return cmp.Or(r.Err(), err) // What failed says more than the library's error.
 	}
 	r.stopRaft = sync.OnceValue(func() raft.Future { return r.raft.Shutdown() })
+	if err := r.checkRestored(); err != nil {
+		return errors.Join(err, r.stopRaft().Error())
+	}
+	return nil
+}
+
+// checkRestored looks at the state that the library restored from a snapshot.
+func (r *Replica) checkRestored() error {
+	if err := r.Err(); err != nil {
+		return err
+	}
 	if id := r.store.View().ClusterID(); id != "" {
-		if err := r.identity.adopt(id); err != nil {
-			return errors.Join(err, r.stopRaft().Error())
-		}
+		return r.identity.adopt(id)
 	}
 	return nil
 }
@@ -218,7 +231,7 @@ func (r *Replica) supervise(ctx context.Context) {
 	select {
 	case <-r.failure.happened:
 		r.endWork()
-		r.proposer.stop(r.failure.get())
+		r.proposer.abandon(r.Err())
 		r.stopRaft()
 		r.finish()
 	case <-ctx.Done():

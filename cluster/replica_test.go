@@ -72,6 +72,18 @@ func TestNameIsChecked(t *testing.T) {
 	}
 }
 
+func TestTimingsAreChecked(t *testing.T) {
+	for _, timings := range []cluster.Timings{
+		{Heartbeat: time.Second},
+		{Heartbeat: time.Second, Election: 500 * time.Millisecond, LeaderLease: 400 * time.Millisecond},
+		{Heartbeat: 500 * time.Millisecond, Election: 500 * time.Millisecond, LeaderLease: time.Second},
+	} {
+		if _, err := open(t, cluster.Options{Timings: timings}); err == nil || !strings.Contains(err.Error(), timings.Heartbeat.String()) {
+			t.Errorf("timings %+v: %v", timings, err)
+		}
+	}
+}
+
 func TestDataDirHasOneUser(t *testing.T) {
 	options := cluster.Options{DataDir: t.TempDir()}
 	first := start(t, options)
@@ -415,6 +427,29 @@ func TestHangingDiskFailsTheReplica(t *testing.T) {
 			t.Errorf("shutdown with a hanging disk: %v", err)
 		}
 		unblock()
+	})
+}
+
+func TestShutdownAnswersWhatIsWithRaft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		logs := &faultyLogs{}
+		replica := start(t, cluster.Options{}.WithLogs(logs.wrap))
+		unblock := logs.block()
+		var callers sync.WaitGroup
+		for i := range cluster.MaxEntriesInFlight {
+			callers.Go(func() { propose(t, replica, register(i)) })
+			synctest.Wait()
+		}
+		callers.Go(func() {
+			if _, err := replica.Propose(t.Context(), register(100)); !errors.Is(err, cluster.ErrShutdown) || errors.Is(err, cluster.ErrUnknownOutcome) {
+				t.Errorf("proposal in the queue at shutdown: %v", err)
+			}
+		})
+		synctest.Wait()
+		callers.Go(func() { stop(t, replica) })
+		<-time.After(time.Second)
+		unblock()
+		callers.Wait()
 	})
 }
 

@@ -21,6 +21,8 @@ type applier struct {
 	term     uint64
 	command  *slimcppb.Command
 	random   *rand.PCG
+	// loading: a snapshot is being read, nothing is derived yet.
+	loading bool
 }
 
 func (a *applier) index() uint64 { return a.position.Index }
@@ -96,6 +98,20 @@ func (a *applier) dispatch() Result {
 		return a.leaderStarted(payload.LeaderStarted)
 	case *slimcppb.Command_SetFleetConfig:
 		return a.setFleetConfig(payload.SetFleetConfig)
+	case *slimcppb.Command_AddSegment:
+		return a.addSegment(payload.AddSegment)
+	case *slimcppb.Command_RemoveSegment:
+		return a.removeSegment(payload.RemoveSegment)
+	case *slimcppb.Command_AddEdge:
+		return a.addEdge(payload.AddEdge)
+	case *slimcppb.Command_RemoveEdge:
+		return a.removeEdge(payload.RemoveEdge)
+	case *slimcppb.Command_AddGroup:
+		return a.addGroup(payload.AddGroup)
+	case *slimcppb.Command_RemoveGroup:
+		return a.removeGroup(payload.RemoveGroup)
+	case *slimcppb.Command_ExpireNodes:
+		return a.expireNodes(payload.ExpireNodes)
 	}
 	return Result{Err: ErrUnknownCommand}
 }
@@ -153,15 +169,26 @@ func (a *applier) forgetEnded(replica, boot string) {
 	}
 }
 
-// setFleetConfig replaces the fleet configuration. Links that the new topology
-// does not allow end, links that it asks for begin.
+// setFleetConfig replaces the fleet configuration, and notes what the file of the
+// replica that presents it says (protocol T1, T2).
 func (a *applier) setFleetConfig(command *slimcppb.SetFleetConfig) Result {
+	if id := command.GetReplicaId(); id != "" {
+		a.replicas.set(&Replica{ID: id, Fingerprint: command.GetFingerprint()})
+	}
 	if command.GetConfig() == nil {
-		return Result{Err: fmt.Errorf("%w: no configuration", ErrInvalid)}
+		return Result{}
 	}
 	a.fleet = command.GetConfig()
 	a.meta.FleetRevision = a.index()
-	a.graph = newGraphs(a.fleet.GetTopology(), a.presentGroups())
+	a.changes.Fleet = true
+	a.topologyChanged()
+	return Result{}
+}
+
+// topologyChanged ends the links that the topology no longer allows and makes
+// those that it asks for.
+func (a *applier) topologyChanged() {
+	a.graph = a.expand(a.presentGroups())
 	a.treesChanged()
 	var forbidden []*Link
 	for pair := range a.pairs.all() {
@@ -175,7 +202,6 @@ func (a *applier) setFleetConfig(command *slimcppb.SetFleetConfig) Result {
 	for _, group := range a.presentGroups() {
 		a.ensureLinks(group, "")
 	}
-	return Result{}
 }
 
 func (a *applier) presentGroups() []string {
@@ -196,11 +222,11 @@ func (a *applier) treesChanged() {
 // regroup follows a group that came (or went) with its first (or last) present
 // node.
 func (a *applier) regroup(group string, came bool) {
-	if group == "" {
+	if group == "" || a.loading {
 		return
 	}
 	before := a.graph
-	a.graph = newGraphs(a.fleet.GetTopology(), a.presentGroups())
+	a.graph = a.expand(a.presentGroups())
 	bigger := a.graph
 	if !came {
 		bigger = before

@@ -58,7 +58,10 @@ func (a *applier) claimLink(command *slimcppb.ClaimLink) Result {
 		return Result{Err: err}
 	}
 	link, ok := a.Link(command.GetLinkId())
-	if !ok {
+	if !ok || !link.Live() {
+		if a.OwnLinkID(command.GetLinkId()) {
+			a.suspect(node.ID) // a leftover: its source is told to drop it (protocol L4)
+		}
 		return Result{Err: ErrUnknownLink}
 	}
 	a.claim(link, node, command.GetMessageId())
@@ -91,7 +94,7 @@ func (a *applier) connect(old *Link, destination, messageID string) {
 	link := *old
 	link.DestNode = destination
 	link.Status, link.StatusMessage, link.Acked = LinkApplied, "", true
-	link.Failures, link.DisputedBy = 0, ""
+	link.Failures, link.DisputedBy, link.Tried = 0, "", nil
 	link.ReachedAt = a.now()
 	if messageID != "" {
 		link.ClaimMessage = messageID
@@ -152,7 +155,7 @@ func (a *applier) linkSeenUp(link *Link, destination string) {
 }
 
 // replaceLink makes a new link for a pair, so that its source dials afresh
-// (protocol L3).
+// (protocol L3), or lets others try to make it (protocol C11).
 func (a *applier) replaceLink(command *slimcppb.ReplaceLink) Result {
 	link, ok := a.Link(command.GetLinkId())
 	switch {
@@ -160,8 +163,59 @@ func (a *applier) replaceLink(command *slimcppb.ReplaceLink) Result {
 		return Result{Err: ErrUnknownLink}
 	case !link.Live(), link.SourceRevision != command.GetRevision():
 		return Result{Err: ErrStale}
+	case command.GetFullState():
+		return Result{LinkID: a.dialWithFullState(link)}
+	case command.GetSourceNodeId() != "":
+		return a.reroute(link, command)
 	}
 	return Result{LinkID: a.replace(link, command.GetReason())}
+}
+
+// dialWithFullState tries a link that nobody could make once more, with the
+// node's own settings. If that fails too the others are tried again.
+func (a *applier) dialWithFullState(old *Link) string {
+	link := *old
+	link.FullState, link.Tried, link.Failures = true, nil, 0
+	link.Status, link.StatusMessage, link.Acked = LinkPending, "dialled with the node's own settings: "+old.StatusMessage, false
+	a.restamp(&link)
+	a.setLink(&link)
+	return link.ID
+}
+
+// Attempt names who dials whom, as Link.Tried has it.
+func Attempt(source, dialled string) string { return source + "|" + dialled }
+
+// reroute lets another node dial, or another endpoint be dialled.
+func (a *applier) reroute(link *Link, command *slimcppb.ReplaceLink) Result {
+	source, foundSource := a.Node(command.GetSourceNodeId())
+	dialled, foundDialled := a.Node(command.GetDialledNodeId())
+	switch {
+	case !foundSource, !foundDialled:
+		return Result{Err: ErrUnknownNode}
+	case !isCandidate(source), !isCandidate(dialled),
+		pairOf(source.Group, dialled.Group) != pairOf(link.SourceGroup, link.DestGroup):
+		return Result{Err: ErrStale}
+	}
+	rendered, ok := renderEndpoint(dialled)
+	if !ok {
+		return Result{Err: ErrStale}
+	}
+	tried := append(slices.Clone(link.Tried), Attempt(link.SourceNode, link.EndpointNode))
+	if source.Group == link.SourceGroup && rendered == link.endpoint() {
+		moved := *link
+		moved.EndpointNode, moved.Tried, moved.FullState = dialled.ID, tried, false
+		a.moveSource(&moved, source.ID)
+		return Result{LinkID: link.ID}
+	}
+	a.deleteLink(link, command.GetReason())
+	created := a.newLink(source, dialled)
+	if created == nil {
+		return Result{}
+	}
+	trying := *created
+	trying.Tried = tried
+	a.setLink(&trying)
+	return Result{LinkID: created.ID}
 }
 
 func (a *applier) replace(link *Link, reason string) string {

@@ -19,7 +19,7 @@ func (a *applier) announce(command *slimcppb.Announce) Result {
 		}
 		switch {
 		case !change.GetWithdraw():
-			a.addAnnouncer(name, node, session.Epoch)
+			a.addAnnouncer(name, node, session.Epoch, change.GetReplay())
 		case !change.GetEarly():
 			a.withdraw(name, node, session.Epoch)
 		}
@@ -49,22 +49,37 @@ func (a *applier) sequenced(name *slimcppb.SessionName, sequence uint64) (*Node,
 	return &changed, changed.Sessions[at], nil
 }
 
-func (a *applier) addAnnouncer(name Name, node *Node, epoch uint64) {
+func (a *applier) addAnnouncer(name Name, node *Node, epoch uint64, replay bool) {
 	record, _ := a.NameRecord(name)
 	var announcers []Announcer
 	if record != nil {
 		announcers = record.Announcers
 	}
 	if at := announcerIndex(announcers, node.ID); at >= 0 {
-		if announcers[at].Epoch < epoch {
-			a.setEpoch(record, at, epoch)
-		}
+		a.sayAgain(record, at, epoch, replay)
 		return
 	}
 	a.tombstones.delete(&Tombstone{Name: name, Announcer: Announcer{NodeID: node.ID}})
-	announcer := Announcer{NodeID: node.ID, Group: node.Group, First: a.position, Epoch: epoch}
+	announcer := Announcer{
+		NodeID: node.ID, Group: node.Group, First: a.position,
+		Epoch: epoch, SaidAt: a.index(), Replayed: replay,
+	}
 	// The newest goes last: the list stays in order of age (protocol N2).
 	a.setAnnouncers(name, append(slices.Clone(announcers), announcer))
+}
+
+// sayAgain notes another announcement of what a node announces already. It
+// changes no route; it matters when the name is withdrawn (protocol N7).
+func (a *applier) sayAgain(record *NameRecord, at int, epoch uint64, replay bool) {
+	changed := record.Announcers[at]
+	switch {
+	case epoch > changed.Epoch:
+		changed.Epoch, changed.Replayed, changed.Repeated = epoch, replay, false
+	case epoch == changed.Epoch:
+		changed.Repeated = true
+	}
+	changed.SaidAt, changed.DoubtedAt = a.index(), 0
+	a.setAnnouncer(record, at, changed)
 }
 
 // withdraw applies a node's own withdrawal. Of a name that the node never
@@ -83,7 +98,70 @@ func (a *applier) withdraw(name Name, node *Node, epoch uint64) {
 	if epoch < record.Announcers[at].Epoch {
 		return // an older session knows less (protocol S3)
 	}
+	if announcer := record.Announcers[at]; announcer.Replayed || announcer.Repeated || len(record.Announcers) > 1 {
+		// Another application of the node may serve the name, or what ended is a
+		// link over which the node routed it: its own table tells.
+		a.doubt(record, at)
+		return
+	}
 	a.removeAnnouncer(record, at)
+}
+
+// doubt keeps a name until an audit has said whether it was withdrawn.
+func (a *applier) doubt(record *NameRecord, at int) {
+	changed := record.Announcers[at]
+	changed.DoubtedAt = a.index()
+	a.setAnnouncer(record, at, changed)
+	if n := len(a.changes.Doubts); n == 0 || a.changes.Doubts[n-1] != changed.NodeID {
+		a.changes.Doubts = append(a.changes.Doubts, changed.NodeID)
+	}
+}
+
+// audited takes the outcome of an audit (protocol N8). It touches only names
+// about which the node said nothing since its list was asked for.
+func (a *applier) audited(node *Node, audit *slimcppb.Audit) {
+	if node.State != NodePresent {
+		return
+	}
+	session, _ := node.CommandSession()
+	find := func(message *slimcppb.Name) (*NameRecord, int, bool) {
+		name, err := nameFromProto(message)
+		if err != nil {
+			return nil, 0, false
+		}
+		record, ok := a.NameRecord(name)
+		if !ok {
+			return nil, 0, false
+		}
+		at := announcerIndex(record.Announcers, node.ID)
+		return record, at, at >= 0
+	}
+	for _, message := range audit.GetPresent() {
+		name, err := nameFromProto(message)
+		if err != nil {
+			continue
+		}
+		tombstone, gone := a.tombstones.get(&Tombstone{Name: name, Announcer: Announcer{NodeID: node.ID}})
+		if _, _, announced := find(message); announced || gone && tombstone.Revision > audit.GetAsked() {
+			continue
+		}
+		a.addAnnouncer(name, node, session.Epoch, true)
+	}
+	for _, message := range audit.GetAbsent() {
+		if record, at, ok := find(message); ok && record.Announcers[at].SaidAt <= audit.GetAsked() {
+			a.removeAnnouncer(record, at)
+		}
+	}
+	for _, message := range audit.GetKept() {
+		record, at, ok := find(message)
+		if !ok {
+			continue
+		}
+		if kept := record.Announcers[at]; kept.DoubtedAt > 0 && kept.DoubtedAt <= audit.GetAsked() {
+			kept.DoubtedAt = 0
+			a.setAnnouncer(record, at, kept)
+		}
+	}
 }
 
 // suspect asks the leader to look at a node's lists. A node reports a lost link

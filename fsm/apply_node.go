@@ -28,6 +28,9 @@ func (a *applier) registerNode(command *slimcppb.RegisterNode) Result {
 	if err := CheckNodeID(command.GetGroup(), command.GetNode()); err != nil {
 		return Result{Err: fmt.Errorf("%w: %w", ErrInvalid, err)}
 	}
+	if err := a.admit(name, command); err != nil {
+		return Result{Err: err}
+	}
 	session := Session{
 		Name:         name,
 		Epoch:        cmp.Or(command.GetProvisionalEpoch(), a.index()),
@@ -176,9 +179,7 @@ func (a *applier) nodeLeft(command *slimcppb.NodeLeft) Result {
 	if node.State != NodeLeaving {
 		return Result{Err: ErrStale}
 	}
-	a.removeNode(node)
-	a.nodeChanged(node.ID)
-	a.confirmDeleted(node.ID)
+	a.forgetNode(node)
 	return Result{}
 }
 
@@ -264,6 +265,17 @@ func (a *applier) observed(command *slimcppb.Observed) Result {
 	}
 	for _, seen := range command.GetLinks() {
 		a.linkObserved(node, seen)
+	}
+	for _, id := range command.GetDriftedLinks() {
+		// The routes are pending again until they are repaired (protocol C15).
+		if link, ok := a.Link(id); ok && link.Live() && (link.SourceNode == node.ID || link.DestNode == node.ID) {
+			drifted := *link
+			a.restamp(&drifted)
+			a.setLink(&drifted)
+		}
+	}
+	if audit := command.GetAudit(); audit != nil {
+		a.audited(node, audit)
 	}
 	return Result{NodeID: node.ID}
 }

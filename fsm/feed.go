@@ -23,6 +23,10 @@ type Changes struct {
 	Nodes []string
 	// Trees: paths between groups may have changed.
 	Trees bool
+	// Fleet: the fleet configuration changed.
+	Fleet bool
+	// Doubts are nodes of which a withdrawal waits for an audit (protocol N7).
+	Doubts []string
 	// Suspects are nodes that hinted at a lost link (protocol N7).
 	Suspects []string
 	// Forgotten are names that nodes withdrew, announced or not: a node that
@@ -115,13 +119,14 @@ func (f *Feed) push(changes *changeSet, view *View) {
 func (c *Changes) merge(more *changeSet) {
 	if more == nil || more.All || c.size()+more.size() > maxFeedChanges {
 		// Hints are not in the state: they are kept.
-		*c = Changes{All: true, Suspects: c.Suspects, Disputes: c.Disputes, Forgotten: c.Forgotten}
+		*c = Changes{All: true, Fleet: true, Suspects: c.Suspects, Doubts: c.Doubts, Disputes: c.Disputes, Forgotten: c.Forgotten}
 	}
 	if more == nil {
 		return
 	}
 	if c.size() < maxFeedChanges {
 		c.Suspects = append(c.Suspects, more.Suspects...)
+		c.Doubts = append(c.Doubts, more.Doubts...)
 		c.Forgotten = append(c.Forgotten, more.Forgotten...)
 		c.Disputes = append(c.Disputes, more.Disputes...)
 	}
@@ -132,8 +137,9 @@ func (c *Changes) merge(more *changeSet) {
 	c.Links = append(c.Links, more.Links...)
 	c.Nodes = append(c.Nodes, more.Nodes...)
 	c.Trees = c.Trees || more.Trees
+	c.Fleet = c.Fleet || more.Fleet
 }
 
 func (c *Changes) size() int {
-	return len(c.Names) + len(c.Links) + len(c.Nodes) + len(c.Suspects) + len(c.Forgotten) + len(c.Disputes)
+	return len(c.Names) + len(c.Links) + len(c.Nodes) + len(c.Suspects) + len(c.Doubts) + len(c.Forgotten) + len(c.Disputes)
 }

@@ -3,6 +3,8 @@ package fsm
 import (
 	"slices"
 	"strings"
+
+	"github.com/slim-cp/slim-cp/spt"
 )
 
 // maxForests bounds the cache of forests. A fleet needs one for each list of
@@ -45,6 +47,7 @@ func (g *graphs) forest(groups []string) *forest {
 func (g *graphs) buildForest(groups []string) *forest {
 	f := &forest{hops: map[string][]hop{}}
 	joined := newUnion()
+	var detours []part
 	for _, segment := range g.segments {
 		var members []string
 		for _, group := range groups {
@@ -55,8 +58,17 @@ func (g *graphs) buildForest(groups []string) *forest {
 		// A segment may fall apart into groups that cannot reach each other: each
 		// part has a tree of its own.
 		for len(members) > 0 {
-			members = f.addTree(segment, members, joined)
+			var p part
+			p, members = partOf(segment, members)
+			if joined.addAll(p.tree) {
+				f.addTree(p)
+			} else {
+				detours = append(detours, p)
+			}
 		}
+	}
+	for _, p := range detours {
+		f.addDetours(p, joined)
 	}
 	for _, hops := range f.hops {
 		slices.SortFunc(hops, func(a, b hop) int { return strings.Compare(a.peer, b.peer) })
@@ -64,41 +76,68 @@ func (g *graphs) buildForest(groups []string) *forest {
 	return f
 }
 
-// addTree adds the hops of the part of a segment in which the first of the
-// announcing members is, and returns the members of the other parts.
-func (f *forest) addTree(segment segmentGraph, members []string, joined *union) []string {
+// part is a tree of a segment with the announcing groups in it, the oldest
+// first; it is the root.
+type part struct {
+	tree    *spt.Tree
+	members []string
+}
+
+// partOf returns the part in which the first member is, and the members of the
+// other parts.
+func partOf(segment segmentGraph, members []string) (part, []string) {
 	tree, ok := segment.graph.Tree(members[0])
 	if !ok {
-		return nil
+		return part{}, nil
 	}
-	var reached, apart []string
+	p := part{tree: tree}
+	var others []string
 	for _, member := range members {
 		if tree.Reached(member) {
-			reached = append(reached, member)
+			p.members = append(p.members, member)
 		} else {
-			apart = append(apart, member)
+			others = append(others, member)
 		}
 	}
+	return p, others
+}
+
+// addTree adds the hops of a part all of whose edges are used: up to the root
+// everywhere, and down towards the other announcing groups.
+func (f *forest) addTree(p part) {
 	below := map[string][]string{} // announcing groups at or under a group
-	for _, member := range reached {
-		for _, group := range tree.Path(member) {
+	for _, member := range p.members {
+		for _, group := range p.tree.Path(member) {
 			below[group] = append(below[group], member)
 		}
 	}
-	for group := range tree.Reach() {
-		parent, ok := tree.Parent(group)
-		if !ok || !joined.add(group, parent) {
+	for group := range p.tree.Reach() {
+		parent, ok := p.tree.Parent(group)
+		if !ok {
 			continue
 		}
 		under := below[group]
-		above := reached
+		above := p.members
 		if len(under) > 0 {
-			above = slices.DeleteFunc(slices.Clone(reached), func(member string) bool { return slices.Contains(under, member) })
+			above = slices.DeleteFunc(slices.Clone(p.members), func(member string) bool { return slices.Contains(under, member) })
 			f.addHop(parent, group, under)
 		}
 		f.addHop(group, parent, above)
 	}
-	return apart
+}
+
+// addDetours adds the hops of a part some of whose edges were left out, because
+// other segments connect their groups for this name already: each group goes to
+// each announcing one over the edges that are used.
+func (f *forest) addDetours(p part, joined *union) {
+	for _, member := range p.members {
+		towards := joined.towards(member)
+		for group := range p.tree.Reach() {
+			for at := group; at != member; at = towards[at] {
+				f.addHop(at, towards[at], []string{member})
+			}
+		}
+	}
 }
 
 func (f *forest) addHop(from, to string, groups []string) {
@@ -124,14 +163,16 @@ func (f *forest) hop(group, peer string) (hop, bool) {
 }
 
 // union keeps the edges of one name a forest over all its segments: an edge
-// whose groups are connected already is left out, unless it is in use itself.
+// whose groups are connected already is left out, unless it is in use itself
+// (protocol N3).
 type union struct {
 	parent map[string]string
 	edges  map[[2]string]struct{}
+	near   map[string][]string // by the used edges
 }
 
 func newUnion() *union {
-	return &union{parent: map[string]string{}, edges: map[[2]string]struct{}{}}
+	return &union{parent: map[string]string{}, edges: map[[2]string]struct{}{}, near: map[string][]string{}}
 }
 
 func (u *union) root(group string) string {
@@ -147,7 +188,19 @@ func (u *union) root(group string) string {
 	}
 }
 
-// add reports whether the edge may be used.
+// addAll uses the edges of a tree, breadth first, and reports whether all are
+// used.
+func (u *union) addAll(tree *spt.Tree) bool {
+	all := true
+	for group := range tree.Reach() {
+		if parent, ok := tree.Parent(group); ok && !u.add(group, parent) {
+			all = false
+		}
+	}
+	return all
+}
+
+// add reports whether the edge is used.
 func (u *union) add(a, b string) bool {
 	edge := [2]string{min(a, b), max(a, b)}
 	if _, used := u.edges[edge]; used {
@@ -159,5 +212,21 @@ func (u *union) add(a, b string) bool {
 	}
 	u.parent[rootA] = rootB
 	u.edges[edge] = struct{}{}
+	u.near[a] = append(u.near[a], b)
+	u.near[b] = append(u.near[b], a)
 	return true
+}
+
+// towards returns for every connected group the next one on its way to a goal.
+func (u *union) towards(goal string) map[string]string {
+	next := map[string]string{goal: goal}
+	for queue := []string{goal}; len(queue) > 0; queue = queue[1:] {
+		for _, group := range u.near[queue[0]] {
+			if _, known := next[group]; !known {
+				next[group] = queue[0]
+				queue = append(queue, group)
+			}
+		}
+	}
+	return next
 }

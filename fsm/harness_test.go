@@ -25,12 +25,13 @@ type history struct {
 	counter uint64
 	clock   time.Time
 	seed    uint64
+	spoken  map[SessionName]uint64 // last sequence number that announce and claim used
 }
 
 const testTerm = 3
 
 func newHistory(t tester) *history {
-	h := &history{t: t, store: New(), clock: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
+	h := &history{t: t, store: New(), clock: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), spoken: map[SessionName]uint64{}}
 	h.must(&slimcppb.Command{Payload: &slimcppb.Command_InitCluster{InitCluster: &slimcppb.InitCluster{ClusterId: "test-cluster"}}})
 	h.must(&slimcppb.Command{Payload: &slimcppb.Command_LeaderStarted{LeaderStarted: &slimcppb.LeaderStarted{
 		Term: testTerm, ReplicaId: "cp-1", BootId: "boot-1",

@@ -55,6 +55,17 @@ func (l *loader) load(record *slimcppb.SnapshotRecord) error {
 		l.tables.ended.set(endedSession{
 			name: sessionNameFromProto(r.EndedSession.GetSession()), index: r.EndedSession.GetIndex(),
 		})
+	case *slimcppb.SnapshotRecord_Segment:
+		l.tables.segments.set(segmentFromProto(r.Segment))
+	case *slimcppb.SnapshotRecord_Secret:
+		l.tables.secrets.set(secretFromProto(r.Secret.GetSecret(), r.Secret.GetIndex()))
+	case *slimcppb.SnapshotRecord_Token:
+		l.applier.setToken(usedToken{
+			hash: string(r.Token.GetHash()), session: sessionNameFromProto(r.Token.GetSession()),
+			expires: timeFromProto(r.Token.GetExpiresUnixNanos()),
+		})
+	case *slimcppb.SnapshotRecord_Replica:
+		l.tables.replicas.set(&Replica{ID: r.Replica.GetReplicaId(), Fingerprint: r.Replica.GetFingerprint()})
 	default:
 		return fmt.Errorf("%w in a snapshot", ErrUnknownCommand)
 	}
@@ -73,15 +84,12 @@ func (l *loader) finish() error {
 	if l.state == nil {
 		return errors.New("state record is absent")
 	}
-	// Groups are counted without a topology, which is expanded once at the end.
-	topology := l.tables.fleet
-	l.tables.fleet = &slimcppb.FleetConfig{}
+	l.applier.loading = true // the topology is expanded once, at the end
 	for node := range l.tables.nodes.all() {
 		l.applier.indexSessions(nil, node)
 		l.applier.countNode(nil, node)
 	}
-	l.tables.fleet = topology
-	l.tables.graph = newGraphs(topology.GetTopology(), l.applier.presentGroups())
+	l.tables.graph = l.tables.expand(l.applier.presentGroups())
 	m := &l.tables.meta
 	m.Clock = timeFromProto(l.state.GetClockUnixNanos())
 	m.LeaderTerm, m.LeaderReplica, m.LeaderBoot = l.state.GetLeaderTerm(), l.state.GetLeaderReplica(), l.state.GetLeaderBoot()

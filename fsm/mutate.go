@@ -154,10 +154,11 @@ func (a *applier) setAnnouncers(name Name, announcers []Announcer) {
 	a.changes.Names = append(a.changes.Names, NameChange{Name: name, GroupsBefore: groupsBefore})
 }
 
-// setEpoch notes that a newer session of the node announces the name as well.
-func (a *applier) setEpoch(record *NameRecord, at int, epoch uint64) {
+// setAnnouncer changes what is known of an announcer. No route depends on it, so
+// the name keeps its revision.
+func (a *applier) setAnnouncer(record *NameRecord, at int, announcer Announcer) {
 	changed := *record
 	changed.Announcers = slices.Clone(record.Announcers)
-	changed.Announcers[at].Epoch = epoch
+	changed.Announcers[at] = announcer
 	a.names.set(&changed)
 }

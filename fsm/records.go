@@ -198,6 +198,12 @@ type Link struct {
 	// Gone: a deleted link that its source no longer holds. It stays listed for
 	// the tombstone time.
 	Gone bool
+	// Tried are the pairs of nodes, dialling and dialled, that failed since the
+	// link last stood (protocol C11).
+	Tried []string
+	// FullState: the link is dialled with the node's own settings, which only a
+	// full state does.
+	FullState bool
 	// DisputedBy is a node that claims an end that another node holds; the
 	// leader asks the source (protocol L2).
 	DisputedBy string
@@ -209,7 +215,7 @@ func (l *Link) Live() bool { return l.Status != LinkDeleted }
 // NeedsCredentials reports whether the source needs its local credentials to
 // dial, so that only a full state can carry the link (protocol C5).
 func (l *Link) NeedsCredentials() bool {
-	return l.TLSRequired || l.AuthMethod != slimcppb.AuthMethod_AUTH_METHOD_NONE
+	return l.FullState || l.TLSRequired || l.AuthMethod != slimcppb.AuthMethod_AUTH_METHOD_NONE
 }
 
 // RevisionAt returns the link's revision at the end that the node holds; 0 if
@@ -260,6 +266,15 @@ type Announcer struct {
 	First Position
 	// Epoch is the highest of a session that set it (protocol S3).
 	Epoch uint64
+	// SaidAt is the index at which the node last announced it.
+	SaidAt uint64
+	// Replayed: in this session it was told only by the list that a node repeats
+	// after registering. Repeated: it was announced more than once. In both cases
+	// one withdrawal need not be the last application's (protocol N7).
+	Replayed bool
+	Repeated bool
+	// DoubtedAt is the index of a withdrawal that waits for an audit, or 0.
+	DoubtedAt uint64
 }
 
 // Position is a place in the log: entry and command within it.
@@ -322,4 +337,32 @@ type Group struct {
 	Nodes     int // records
 	Present   int // nodes that have not departed
 	Connected int // nodes with a session
+}
+
+// Segment is a segment of the API-managed topology.
+type Segment struct {
+	Name  string
+	Edges [][2]string // each ordered, in order
+}
+
+// Secret proves membership of a group at registration.
+type Secret struct {
+	Group string
+	Value []byte
+	KeyID string // of the key that encrypts the value; empty: plain
+	Index uint64
+}
+
+// usedToken is a registration token that opened a session.
+type usedToken struct {
+	hash    string
+	session SessionName
+	expires time.Time
+}
+
+// Replica is what the state knows of a replica.
+type Replica struct {
+	ID string
+	// Fingerprint of what its file presented last (protocol T2).
+	Fingerprint []byte
 }

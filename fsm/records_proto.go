@@ -136,6 +136,7 @@ func (l *Link) proto() *slimcppb.LinkRecord {
 		CreatedUnixNanos: timeToProto(l.CreatedAt), UpdatedUnixNanos: timeToProto(l.UpdatedAt),
 		Failures: l.Failures, ReachedUnixNanos: timeToProto(l.ReachedAt),
 		ClaimMessageId: l.ClaimMessage, DisputedBy: l.DisputedBy, Acked: l.Acked, Gone: l.Gone,
+		Tried: l.Tried, FullState: l.FullState,
 	}
 }
 
@@ -150,6 +151,7 @@ func linkFromProto(r *slimcppb.LinkRecord) *Link {
 		CreatedAt: timeFromProto(r.GetCreatedUnixNanos()), UpdatedAt: timeFromProto(r.GetUpdatedUnixNanos()),
 		Failures: r.GetFailures(), ReachedAt: timeFromProto(r.GetReachedUnixNanos()),
 		ClaimMessage: r.GetClaimMessageId(), DisputedBy: r.GetDisputedBy(), Acked: r.GetAcked(), Gone: r.GetGone(),
+		Tried: r.GetTried(), FullState: r.GetFullState(),
 	}
 }
 
@@ -159,6 +161,8 @@ func (r *NameRecord) proto() *slimcppb.NameRecord {
 		record.Announcers = append(record.Announcers, &slimcppb.AnnouncerRecord{
 			NodeId: announcer.NodeID, Group: announcer.Group, Epoch: announcer.Epoch,
 			FirstIndex: announcer.First.Index, FirstPosition: announcer.First.Command,
+			SaidIndex: announcer.SaidAt, Replayed: announcer.Replayed, Repeated: announcer.Repeated,
+			DoubtedIndex: announcer.DoubtedAt,
 		})
 	}
 	return record
@@ -173,7 +177,9 @@ func nameRecordFromProto(record *slimcppb.NameRecord) (*NameRecord, error) {
 	for _, announcer := range record.GetAnnouncers() {
 		restored.Announcers = append(restored.Announcers, Announcer{
 			NodeID: announcer.GetNodeId(), Group: announcer.GetGroup(), Epoch: announcer.GetEpoch(),
-			First: Position{Index: announcer.GetFirstIndex(), Command: announcer.GetFirstPosition()},
+			First:  Position{Index: announcer.GetFirstIndex(), Command: announcer.GetFirstPosition()},
+			SaidAt: announcer.GetSaidIndex(), Replayed: announcer.GetReplayed(), Repeated: announcer.GetRepeated(),
+			DoubtedAt: announcer.GetDoubtedIndex(),
 		})
 	}
 	if len(restored.Announcers) == 0 {
@@ -204,4 +210,30 @@ func tombstoneFromProto(record *slimcppb.TombstoneRecord) (*Tombstone, error) {
 		},
 		Revision: record.GetRevision(), RemovedAt: timeFromProto(record.GetRemovedUnixNanos()),
 	}, nil
+}
+
+func (s *Segment) proto() *slimcppb.SegmentRecord {
+	record := &slimcppb.SegmentRecord{Name: s.Name}
+	for _, edge := range s.Edges {
+		record.Edges = append(record.Edges, &slimcppb.EdgeRecord{GroupA: edge[0], GroupB: edge[1]})
+	}
+	return record
+}
+
+func segmentFromProto(record *slimcppb.SegmentRecord) *Segment {
+	segment := &Segment{Name: record.GetName()}
+	for _, edge := range record.GetEdges() {
+		segment.Edges = append(segment.Edges, [2]string{edge.GetGroupA(), edge.GetGroupB()})
+	}
+	return segment
+}
+
+func (s *Secret) proto() *slimcppb.SecretRecord {
+	return &slimcppb.SecretRecord{
+		Secret: &slimcppb.GroupSecret{Group: s.Group, Secret: s.Value, KeyId: s.KeyID}, Index: s.Index,
+	}
+}
+
+func secretFromProto(message *slimcppb.GroupSecret, index uint64) *Secret {
+	return &Secret{Group: message.GetGroup(), Value: message.GetSecret(), KeyID: message.GetKeyId(), Index: index}
 }

@@ -313,7 +313,7 @@ func (v *View) formerGraph() *graphs {
 			same = same && group.Present > 0
 		}
 		if v.recentGraph = v.graph; !same {
-			v.recentGraph = newGraphs(v.fleet.GetTopology(), groups)
+			v.recentGraph = v.expand(groups)
 		}
 	})
 	return v.recentGraph

@@ -9,6 +9,7 @@ import (
 	"hash"
 	"hash/crc32"
 	"io"
+	"iter"
 
 	"google.golang.org/protobuf/proto"
 
@@ -67,42 +68,57 @@ func (s *Snapshot) Write(w io.Writer) error {
 }
 
 // records yields the state as records, in a fixed order.
-func (t *tables) records() func(yield func(*slimcppb.SnapshotRecord) bool) {
+func (t *tables) records() iter.Seq[*slimcppb.SnapshotRecord] {
 	return func(yield func(*slimcppb.SnapshotRecord) bool) {
-		if !yield(&slimcppb.SnapshotRecord{Record: &slimcppb.SnapshotRecord_State{State: &slimcppb.StateRecord{
+		state := &slimcppb.StateRecord{
 			ClockUnixNanos: timeToProto(t.meta.Clock),
 			LeaderTerm:     t.meta.LeaderTerm, LeaderReplica: t.meta.LeaderReplica, LeaderBoot: t.meta.LeaderBoot,
 			TreesRevision: t.meta.TreesRevision, FleetRevision: t.meta.FleetRevision,
-		}}}) || !yield(&slimcppb.SnapshotRecord{Record: &slimcppb.SnapshotRecord_Fleet{Fleet: t.fleet}}) {
-			return
 		}
-		for node := range t.nodes.all() {
-			if !yield(&slimcppb.SnapshotRecord{Record: &slimcppb.SnapshotRecord_Node{Node: node.proto()}}) {
-				return
-			}
-		}
-		for link := range t.links.all() {
-			if !yield(&slimcppb.SnapshotRecord{Record: &slimcppb.SnapshotRecord_Link{Link: link.proto()}}) {
-				return
-			}
-		}
-		for name := range t.names.all() {
-			if !yield(&slimcppb.SnapshotRecord{Record: &slimcppb.SnapshotRecord_Name{Name: name.proto()}}) {
-				return
-			}
-		}
-		for tombstone := range t.tombstones.all() {
-			if !yield(&slimcppb.SnapshotRecord{Record: &slimcppb.SnapshotRecord_Tombstone{Tombstone: tombstone.proto()}}) {
-				return
-			}
-		}
-		for ended := range t.ended.all() {
-			record := &slimcppb.EndedSessionRecord{Session: ended.name.Proto(), Index: ended.index}
-			if !yield(&slimcppb.SnapshotRecord{Record: &slimcppb.SnapshotRecord_EndedSession{EndedSession: record}}) {
-				return
-			}
+		_ = yield(&slimcppb.SnapshotRecord{Record: &slimcppb.SnapshotRecord_State{State: state}}) &&
+			yield(&slimcppb.SnapshotRecord{Record: &slimcppb.SnapshotRecord_Fleet{Fleet: t.fleet}}) &&
+			each(t.nodes, yield, func(n *Node) *slimcppb.SnapshotRecord {
+				return &slimcppb.SnapshotRecord{Record: &slimcppb.SnapshotRecord_Node{Node: n.proto()}}
+			}) &&
+			each(t.links, yield, func(l *Link) *slimcppb.SnapshotRecord {
+				return &slimcppb.SnapshotRecord{Record: &slimcppb.SnapshotRecord_Link{Link: l.proto()}}
+			}) &&
+			each(t.names, yield, func(r *NameRecord) *slimcppb.SnapshotRecord {
+				return &slimcppb.SnapshotRecord{Record: &slimcppb.SnapshotRecord_Name{Name: r.proto()}}
+			}) &&
+			each(t.tombstones, yield, func(t *Tombstone) *slimcppb.SnapshotRecord {
+				return &slimcppb.SnapshotRecord{Record: &slimcppb.SnapshotRecord_Tombstone{Tombstone: t.proto()}}
+			}) &&
+			each(t.ended, yield, func(e endedSession) *slimcppb.SnapshotRecord {
+				record := &slimcppb.EndedSessionRecord{Session: e.name.Proto(), Index: e.index}
+				return &slimcppb.SnapshotRecord{Record: &slimcppb.SnapshotRecord_EndedSession{EndedSession: record}}
+			}) &&
+			each(t.segments, yield, func(s *Segment) *slimcppb.SnapshotRecord {
+				return &slimcppb.SnapshotRecord{Record: &slimcppb.SnapshotRecord_Segment{Segment: s.proto()}}
+			}) &&
+			each(t.secrets, yield, func(s *Secret) *slimcppb.SnapshotRecord {
+				return &slimcppb.SnapshotRecord{Record: &slimcppb.SnapshotRecord_Secret{Secret: s.proto()}}
+			}) &&
+			each(t.tokens, yield, func(u usedToken) *slimcppb.SnapshotRecord {
+				record := &slimcppb.TokenRecord{
+					Hash: []byte(u.hash), Session: u.session.Proto(), ExpiresUnixNanos: timeToProto(u.expires),
+				}
+				return &slimcppb.SnapshotRecord{Record: &slimcppb.SnapshotRecord_Token{Token: record}}
+			}) &&
+			each(t.replicas, yield, func(r *Replica) *slimcppb.SnapshotRecord {
+				record := &slimcppb.ReplicaRecord{ReplicaId: r.ID, Fingerprint: r.Fingerprint}
+				return &slimcppb.SnapshotRecord{Record: &slimcppb.SnapshotRecord_Replica{Replica: record}}
+			})
+	}
+}
+
+func each[T any](records table[T], yield func(*slimcppb.SnapshotRecord) bool, convert func(T) *slimcppb.SnapshotRecord) bool {
+	for record := range records.all() {
+		if !yield(convert(record)) {
+			return false
 		}
 	}
+	return true
 }
 
 type frameWriter struct {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"iter"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -82,7 +83,13 @@ type tables struct {
 	groups     table[*Group]
 	// ended holds names of sessions that were lost before they were registered,
 	// so that a registration under way does not revive them (protocol S2).
-	ended table[endedSession]
+	ended    table[endedSession]
+	segments table[*Segment] // of the API-managed topology
+	secrets  table[*Secret]  // set through the API
+	replicas table[*Replica]
+	// tokens that were used, by hash, and by time of expiry.
+	tokens       table[usedToken]
+	tokenExpires table[usedToken]
 
 	sessions    table[sessionKey]   // live sessions
 	members     table[groupNodeKey] // nodes of a group
@@ -97,7 +104,7 @@ type tables struct {
 func newTables() tables {
 	return tables{
 		fleet: &slimcppb.FleetConfig{},
-		graph: newGraphs(nil, nil),
+		graph: newGraphs(nil),
 
 		nodes:      newTable(func(a, b *Node) bool { return a.ID < b.ID }),
 		links:      newTable(func(a, b *Link) bool { return a.ID < b.ID }),
@@ -105,6 +112,13 @@ func newTables() tables {
 		tombstones: newTable(func(a, b *Tombstone) bool { return a.Compare(b) < 0 }),
 		groups:     newTable(func(a, b *Group) bool { return a.Name < b.Name }),
 		ended:      newTable(func(a, b endedSession) bool { return a.name.Compare(b.name) < 0 }),
+		segments:   newTable(func(a, b *Segment) bool { return a.Name < b.Name }),
+		secrets:    newTable(func(a, b *Secret) bool { return a.Group < b.Group }),
+		replicas:   newTable(func(a, b *Replica) bool { return a.ID < b.ID }),
+		tokens:     newTable(func(a, b usedToken) bool { return a.hash < b.hash }),
+		tokenExpires: newTable(func(a, b usedToken) bool {
+			return cmp.Or(a.expires.Compare(b.expires), strings.Compare(a.hash, b.hash)) < 0
+		}),
 
 		sessions: newTable(func(a, b sessionKey) bool { return a.name.Compare(b.name) < 0 }),
 		members:  newTable(lessGroupNode), connected: newTable(lessGroupNode),
@@ -138,6 +152,8 @@ func (t *tables) copy() tables {
 	c := *t
 	c.nodes, c.links, c.names = t.nodes.copy(), t.links.copy(), t.names.copy()
 	c.tombstones, c.groups, c.ended = t.tombstones.copy(), t.groups.copy(), t.ended.copy()
+	c.segments, c.secrets, c.replicas = t.segments.copy(), t.secrets.copy(), t.replicas.copy()
+	c.tokens, c.tokenExpires = t.tokens.copy(), t.tokenExpires.copy()
 	c.sessions, c.members, c.connected = t.sessions.copy(), t.members.copy(), t.connected.copy()
 	c.pairs, c.former, c.groupLinks = t.pairs.copy(), t.former.copy(), t.groupLinks.copy()
 	c.linksOfNode, c.namesOfNode = t.linksOfNode.copy(), t.namesOfNode.copy()
@@ -268,6 +284,36 @@ func (t *tables) SessionNode(name SessionName) (*Node, bool) {
 	}
 	return t.Node(key.node)
 }
+
+// Secret returns the registration secret of a group: the one set through the API,
+// else the one that the file gave.
+func (t *tables) Secret(group string) (Secret, bool) {
+	if secret, ok := t.secrets.get(&Secret{Group: group}); ok {
+		return *secret, true
+	}
+	for _, secret := range t.fleet.GetSecrets() {
+		if secret.GetGroup() == group {
+			return Secret{Group: group, Value: secret.GetSecret(), KeyID: secret.GetKeyId(), Index: t.meta.FleetRevision}, true
+		}
+	}
+	return Secret{}, false
+}
+
+// SecretGroups returns the groups that have a registration secret, in order.
+func (t *tables) SecretGroups() []string {
+	var groups []string
+	for secret := range t.secrets.all() {
+		groups = append(groups, secret.Group)
+	}
+	for _, secret := range t.fleet.GetSecrets() {
+		groups = append(groups, secret.GetGroup())
+	}
+	slices.Sort(groups)
+	return slices.Compact(groups)
+}
+
+// Replica returns what the state knows of a replica.
+func (t *tables) Replica(id string) (*Replica, bool) { return t.replicas.get(&Replica{ID: id}) }
 
 // Index returns the log index of the last command applied.
 func (t *tables) Index() uint64 { return t.meta.Index }

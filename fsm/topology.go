@@ -33,14 +33,43 @@ type segmentGraph struct {
 	graph *spt.Graph
 }
 
-// newGraphs expands a topology for groups, which must be in order.
-func newGraphs(topology *slimcppb.Topology, groups []string) *graphs {
-	g := &graphs{forests: map[string]*forest{}}
-	for _, segment := range expandSegments(topology, groups) {
-		g.segments = append(g.segments, segmentGraph{name: segment.GetName(), graph: segmentGraphOf(segment, groups)})
+// ConfigManaged reports whether a file gives the topology. Otherwise it is managed
+// through the API, whose segments stay dormant meanwhile (protocol T2).
+func (t *tables) ConfigManaged() bool { return len(t.fleet.GetTopology().GetSegments()) > 0 }
+
+// expand builds the graphs of the active topology over groups, which must be in
+// order.
+func (t *tables) expand(groups []string) *graphs {
+	var segments []segmentGraph
+	if t.ConfigManaged() {
+		for _, segment := range expandSegments(t.fleet.GetTopology(), groups) {
+			segments = append(segments, segmentGraph{name: segment.GetName(), graph: segmentGraphOf(segment, groups)})
+		}
+	} else {
+		for segment := range t.segments.all() {
+			segments = append(segments, segmentGraph{name: segment.Name, graph: managedGraph(segment, groups)})
+		}
 	}
-	slices.SortStableFunc(g.segments, func(a, b segmentGraph) int { return strings.Compare(a.name, b.name) })
-	return g
+	return newGraphs(segments)
+}
+
+func newGraphs(segments []segmentGraph) *graphs {
+	slices.SortStableFunc(segments, func(a, b segmentGraph) int { return strings.Compare(a.name, b.name) })
+	return &graphs{segments: segments, forests: map[string]*forest{}}
+}
+
+// managedGraph builds the graph of an API-managed segment: its names are groups,
+// whatever they look like.
+func managedGraph(segment *Segment, groups []string) *spt.Graph {
+	builder := spt.NewBuilder()
+	for _, edge := range segment.Edges {
+		_, first := slices.BinarySearch(groups, edge[0])
+		_, second := slices.BinarySearch(groups, edge[1])
+		if first && second {
+			builder.AddEdge(edge[0], edge[1])
+		}
+	}
+	return builder.Build()
 }
 
 // expandSegments replaces each template by its instances: one for every group
@@ -199,15 +228,21 @@ type SegmentInfo struct {
 	Edges  [][2]string // each ordered, in order
 }
 
-// Segments returns the topology's segments, expanded for every group that has a
-// node record, by name.
+// Segments returns the topology's segments by name. Those of a file are expanded
+// for every group that has a node record; those of the API are shown as they
+// were made.
 func (t *tables) Segments() []SegmentInfo {
+	if !t.ConfigManaged() {
+		return t.managedSegments()
+	}
 	var groups []string
 	for group := range t.Groups() {
-		groups = append(groups, group.Name)
+		if group.Name != "" {
+			groups = append(groups, group.Name)
+		}
 	}
 	var infos []SegmentInfo
-	for _, segment := range newGraphs(t.fleet.GetTopology(), groups).segments {
+	for _, segment := range t.expand(groups).segments {
 		info := SegmentInfo{Name: segment.name}
 		for _, group := range segment.graph.Vertices() {
 			if segment.graph.HasEdges(group) {

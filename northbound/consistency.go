@@ -70,7 +70,7 @@ func (s *Service) view(ctx context.Context) (*fsm.View, error) {
 }
 
 func (s *Service) read(ctx context.Context) (*fsm.View, error) {
-	bounded, cancel := context.WithCancel(ctx)
+	bounded, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	view, err := s.reader.Read(bounded)
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {

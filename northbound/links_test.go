@@ -179,6 +179,20 @@ func TestUnlinkedPairsSayWhy(t *testing.T) {
 	}
 }
 
+// An endpoint of a node that does not answer is not dialled.
+func TestASilentGatewayIsNoReasonToHope(t *testing.T) {
+	f := newFleet(t, star("hub"))
+	f.register("half/1", inner())
+	f.register("half/2", gateway("half-ext:1"))
+	f.silence("half/2")
+	f.register("hub/1", inner())
+	got := f.operator(t).links(t, "", "")
+	want := "neither group half nor group hub has a connected node with an external endpoint"
+	if len(got) != 1 || got[0].GetStatusMsg() != want {
+		t.Errorf("%v, want %q", got, want)
+	}
+}
+
 // A pair whose deleted link its source still holds is linked as far as anybody
 // can see; once it is gone, the pair is not.
 func TestADeletedLinkStandsForItsPair(t *testing.T) {

@@ -15,6 +15,7 @@ import (
 	"github.com/slim-cp/slim-cp/cluster"
 	controllerpb "github.com/slim-cp/slim-cp/proto/controller/v1"
 	controlplanepb "github.com/slim-cp/slim-cp/proto/controlplane/v1"
+	"github.com/slim-cp/slim-cp/southbound"
 )
 
 func wantStatus(tb testing.TB, err error, code codes.Code, text string) {
@@ -24,17 +25,13 @@ func wantStatus(tb testing.TB, err error, code codes.Code, text string) {
 	}
 }
 
-// passThrough asks for both tables of a node.
-func passThrough(t *testing.T, operator *client, id string, check func(t *testing.T, err error)) {
+// wantRefused asks for both tables of a node.
+func wantRefused(t *testing.T, operator *client, id string, code codes.Code, text string) {
 	t.Helper()
-	t.Run("ListConnections "+id, func(t *testing.T) {
-		_, err := operator.ListConnections(t.Context(), &controlplanepb.Node{Id: id})
-		check(t, err)
-	})
-	t.Run("ListNodeRoutes "+id, func(t *testing.T) {
-		_, err := operator.ListNodeRoutes(t.Context(), &controlplanepb.Node{Id: id})
-		check(t, err)
-	})
+	_, err := operator.ListConnections(t.Context(), &controlplanepb.Node{Id: id})
+	wantStatus(t, err, code, text)
+	_, err = operator.ListNodeRoutes(t.Context(), &controlplanepb.Node{Id: id})
+	wantStatus(t, err, code, text)
 }
 
 func TestNodesThatCannotBeAsked(t *testing.T) {
@@ -52,16 +49,24 @@ func TestNodesThatCannotBeAsked(t *testing.T) {
 		{"b/1", codes.Unavailable, "node b/1 is not connected"},
 		{"a/1", codes.Unavailable, "node a/1 is busy: command sent 3 s ago"},
 	} {
-		passThrough(t, operator, c.id, func(t *testing.T, err error) { wantStatus(t, err, c.code, c.text) })
+		wantRefused(t, operator, c.id, c.code, c.text)
 	}
 	if want := []string{"a/1", "a/1"}; !slices.Equal(nodes.asked, want) {
 		t.Errorf("asked %q, want %q", nodes.asked, want)
 	}
 
-	operator = dial(t, Options{Reader: &reader{store: f.store}, Nodes: &table{err: fmt.Errorf("node a/1: %w", cluster.ErrNoLeader)}})
-	passThrough(t, operator, "a/1", func(t *testing.T, err error) {
-		wantStatus(t, err, codes.Unavailable, "node a/1: no leader")
-	})
+	for _, c := range []struct {
+		err  error
+		text string
+	}{
+		{fmt.Errorf("node a/1: %w", cluster.ErrNoLeader), "node a/1: no leader"},
+		{southbound.ErrNoSession, "node a/1 is not connected"},
+		{southbound.ErrStreamEnded, "node a/1 is not connected"},
+		{southbound.ErrTimeout, "node a/1 did not answer within 10s"},
+	} {
+		operator := dial(t, Options{Reader: &reader{store: f.store}, Nodes: &table{err: c.err}})
+		wantRefused(t, operator, "a/1", codes.Unavailable, c.text)
+	}
 }
 
 func TestANodeThatDoesNotAnswer(t *testing.T) {

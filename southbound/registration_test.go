@@ -16,8 +16,12 @@ import (
 )
 
 func TestHeadersAndAckComeFirst(t *testing.T) {
-	run(t, func(_ *testing.T, r *rig) {
-		n := r.open(true) // has the headers once it returns; nothing was sent
+	run(t, func(t *testing.T, r *rig) {
+		n := r.open(false)
+		if _, err := n.stream.Header(); err != nil {
+			t.Fatal(err)
+		}
+		go n.read()
 		n.ack()
 		n.silent()
 	})

@@ -36,6 +36,7 @@ func startFleet(t *testing.T, r *process.Replica, groups, nodesPerGroup, names i
 			"--groups", strconv.Itoa(groups), "--nodes-per-group", strconv.Itoa(nodesPerGroup), "--names", strconv.Itoa(names),
 		},
 	})
+	f.WaitStdout(t, "fleet started", commandTime)
 	return f
 }
 

@@ -51,11 +51,16 @@ func TestEndpointUsedTwiceIsRefused(t *testing.T) {
 	}
 }
 
+// Whether an endpoint is free shows only when it is needed, after the replica
+// has begun its work; the last line tells.
 func TestEndpointOfAnotherProcessIsRefused(t *testing.T) {
 	r := process.StartReplica(t, binaries, "database: {type: in_memory}\n")
 	yaml := fmt.Sprintf("southbound: {endpoint: %q, tls: {insecure: true}}\nnorthbound: {endpoint: %q, tls: {insecure: true}}\n",
 		r.Southbound, process.Loopback(process.FreePort(t)))
-	wantRefused(t, writeConfig(t, yaml), r.Southbound)
+	lines := strings.Split(strings.TrimSpace(refuse(t, writeConfig(t, yaml))), "\n")
+	if last := lines[len(lines)-1]; !strings.Contains(last, r.Southbound) {
+		t.Errorf("no %s in: %s", r.Southbound, last)
+	}
 }
 
 // The old spelling of a durable store: the Raft store is P.d, and an old
@@ -88,13 +93,7 @@ func TestOldDatabaseIsNotPassedOver(t *testing.T) {
 // line that contains all these words.
 func wantRefused(t *testing.T, config string, words ...string) {
 	t.Helper()
-	code, stdout, stderr := run(t, "slim-cp", "serve", "-c", config)
-	if code == 0 {
-		t.Errorf("exit code 0")
-	}
-	if strings.Contains(stdout, process.StartedLine) {
-		t.Errorf("it claimed to have started")
-	}
+	stderr := refuse(t, config)
 	if lines := strings.Count(stderr, "\n"); lines != 1 {
 		t.Errorf("%d lines, want one:\n%s", lines, stderr)
 	}
@@ -103,4 +102,18 @@ func wantRefused(t *testing.T, config string, words ...string) {
 			t.Errorf("no %q in: %s", word, stderr)
 		}
 	}
+}
+
+// refuse runs a replica, which must end by itself with a failure, and returns
+// what it wrote to standard error.
+func refuse(t *testing.T, config string) string {
+	t.Helper()
+	code, stdout, stderr := run(t, "slim-cp", "serve", "-c", config)
+	if code == 0 {
+		t.Error("exit code 0")
+	}
+	if strings.Contains(stdout, process.StartedLine) {
+		t.Error("it claimed to have started")
+	}
+	return stderr
 }

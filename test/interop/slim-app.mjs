@@ -94,7 +94,8 @@ const send = async (to, message) => {
 };
 
 const subscribe = (name) => app.subscribeAsync(slim.Name.fromString(name), connection);
-const unsubscribe = (name) => app.unsubscribeAsync(slim.Name.fromString(name), connection);
+// Unlike subscribing, this needs the instance id in the name.
+const unsubscribe = (name) => app.unsubscribeAsync(slim.Name.newWithId(...name.split('/'), app.id()), connection);
 const commands = { send: (to, words) => send(to, words.join(' ')), subscribe, unsubscribe };
 
 const input = createInterface({ input: process.stdin });

@@ -100,6 +100,13 @@ type Command struct {
 	//	*Command_LeaderStarted
 	//	*Command_SetFleetConfig
 	//	*Command_InitCluster
+	//	*Command_AddSegment
+	//	*Command_RemoveSegment
+	//	*Command_AddEdge
+	//	*Command_RemoveEdge
+	//	*Command_AddGroup
+	//	*Command_RemoveGroup
+	//	*Command_ExpireNodes
 	Payload       isCommand_Payload `protobuf_oneof:"payload"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -317,6 +324,69 @@ func (x *Command) GetInitCluster() *InitCluster {
 	return nil
 }
 
+func (x *Command) GetAddSegment() *AddSegment {
+	if x != nil {
+		if x, ok := x.Payload.(*Command_AddSegment); ok {
+			return x.AddSegment
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetRemoveSegment() *RemoveSegment {
+	if x != nil {
+		if x, ok := x.Payload.(*Command_RemoveSegment); ok {
+			return x.RemoveSegment
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetAddEdge() *AddEdge {
+	if x != nil {
+		if x, ok := x.Payload.(*Command_AddEdge); ok {
+			return x.AddEdge
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetRemoveEdge() *RemoveEdge {
+	if x != nil {
+		if x, ok := x.Payload.(*Command_RemoveEdge); ok {
+			return x.RemoveEdge
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetAddGroup() *AddGroup {
+	if x != nil {
+		if x, ok := x.Payload.(*Command_AddGroup); ok {
+			return x.AddGroup
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetRemoveGroup() *RemoveGroup {
+	if x != nil {
+		if x, ok := x.Payload.(*Command_RemoveGroup); ok {
+			return x.RemoveGroup
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetExpireNodes() *ExpireNodes {
+	if x != nil {
+		if x, ok := x.Payload.(*Command_ExpireNodes); ok {
+			return x.ExpireNodes
+		}
+	}
+	return nil
+}
+
 type isCommand_Payload interface {
 	isCommand_Payload()
 }
@@ -377,6 +447,34 @@ type Command_InitCluster struct {
 	InitCluster *InitCluster `protobuf:"bytes,29,opt,name=init_cluster,json=initCluster,proto3,oneof"`
 }
 
+type Command_AddSegment struct {
+	AddSegment *AddSegment `protobuf:"bytes,30,opt,name=add_segment,json=addSegment,proto3,oneof"`
+}
+
+type Command_RemoveSegment struct {
+	RemoveSegment *RemoveSegment `protobuf:"bytes,31,opt,name=remove_segment,json=removeSegment,proto3,oneof"`
+}
+
+type Command_AddEdge struct {
+	AddEdge *AddEdge `protobuf:"bytes,32,opt,name=add_edge,json=addEdge,proto3,oneof"`
+}
+
+type Command_RemoveEdge struct {
+	RemoveEdge *RemoveEdge `protobuf:"bytes,33,opt,name=remove_edge,json=removeEdge,proto3,oneof"`
+}
+
+type Command_AddGroup struct {
+	AddGroup *AddGroup `protobuf:"bytes,34,opt,name=add_group,json=addGroup,proto3,oneof"`
+}
+
+type Command_RemoveGroup struct {
+	RemoveGroup *RemoveGroup `protobuf:"bytes,35,opt,name=remove_group,json=removeGroup,proto3,oneof"`
+}
+
+type Command_ExpireNodes struct {
+	ExpireNodes *ExpireNodes `protobuf:"bytes,36,opt,name=expire_nodes,json=expireNodes,proto3,oneof"`
+}
+
 func (*Command_RegisterNode) isCommand_Payload() {}
 
 func (*Command_SessionLost) isCommand_Payload() {}
@@ -404,6 +502,20 @@ func (*Command_LeaderStarted) isCommand_Payload() {}
 func (*Command_SetFleetConfig) isCommand_Payload() {}
 
 func (*Command_InitCluster) isCommand_Payload() {}
+
+func (*Command_AddSegment) isCommand_Payload() {}
+
+func (*Command_RemoveSegment) isCommand_Payload() {}
+
+func (*Command_AddEdge) isCommand_Payload() {}
+
+func (*Command_RemoveEdge) isCommand_Payload() {}
+
+func (*Command_AddGroup) isCommand_Payload() {}
+
+func (*Command_RemoveGroup) isCommand_Payload() {}
+
+func (*Command_ExpireNodes) isCommand_Payload() {}
 
 // Caller says who asked for an operator's mutation.
 type Caller struct {
@@ -472,8 +584,12 @@ type RegisterNode struct {
 	Resumed bool `protobuf:"varint,7,opt,name=resumed,proto3" json:"resumed,omitempty"`
 	// Applied index of the replica when it answered provisionally; else 0.
 	ProvisionalEpoch uint64 `protobuf:"varint,8,opt,name=provisional_epoch,json=provisionalEpoch,proto3" json:"provisional_epoch,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// Of a shared-secret token: a hash that tells it from others, and when it can
+	// no longer be used. A token opens one session only.
+	TokenHash             []byte `protobuf:"bytes,9,opt,name=token_hash,json=tokenHash,proto3" json:"token_hash,omitempty"`
+	TokenExpiresUnixNanos int64  `protobuf:"varint,10,opt,name=token_expires_unix_nanos,json=tokenExpiresUnixNanos,proto3" json:"token_expires_unix_nanos,omitempty"`
+	unknownFields         protoimpl.UnknownFields
+	sizeCache             protoimpl.SizeCache
 }
 
 func (x *RegisterNode) Reset() {
@@ -558,6 +674,20 @@ func (x *RegisterNode) GetResumed() bool {
 func (x *RegisterNode) GetProvisionalEpoch() uint64 {
 	if x != nil {
 		return x.ProvisionalEpoch
+	}
+	return 0
+}
+
+func (x *RegisterNode) GetTokenHash() []byte {
+	if x != nil {
+		return x.TokenHash
+	}
+	return nil
+}
+
+func (x *RegisterNode) GetTokenExpiresUnixNanos() int64 {
+	if x != nil {
+		return x.TokenExpiresUnixNanos
 	}
 	return 0
 }
@@ -878,7 +1008,9 @@ type NameChange struct {
 	Withdraw bool                   `protobuf:"varint,2,opt,name=withdraw,proto3" json:"withdraw,omitempty"`
 	// Read before the node answered our first message (protocol N7): as an
 	// announcement it counts, as a withdrawal it does not.
-	Early         bool `protobuf:"varint,3,opt,name=early,proto3" json:"early,omitempty"`
+	Early bool `protobuf:"varint,3,opt,name=early,proto3" json:"early,omitempty"`
+	// Read from the list of names that a node repeats after a registration.
+	Replay        bool `protobuf:"varint,4,opt,name=replay,proto3" json:"replay,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -930,6 +1062,13 @@ func (x *NameChange) GetWithdraw() bool {
 func (x *NameChange) GetEarly() bool {
 	if x != nil {
 		return x.Early
+	}
+	return false
+}
+
+func (x *NameChange) GetReplay() bool {
+	if x != nil {
+		return x.Replay
 	}
 	return false
 }
@@ -1236,7 +1375,10 @@ type Observed struct {
 	Session *SessionName           `protobuf:"bytes,2,opt,name=session,proto3" json:"session,omitempty"`
 	Links   []*LinkObservation     `protobuf:"bytes,3,rep,name=links,proto3" json:"links,omitempty"`
 	// Set: the node stopped or resumed answering (protocol C9).
-	Silent        *bool `protobuf:"varint,4,opt,name=silent,proto3,oneof" json:"silent,omitempty"`
+	Silent *bool `protobuf:"varint,4,opt,name=silent,proto3,oneof" json:"silent,omitempty"`
+	// Links over which the node's routes differ from what it confirmed.
+	DriftedLinks  []string `protobuf:"bytes,5,rep,name=drifted_links,json=driftedLinks,proto3" json:"drifted_links,omitempty"`
+	Audit         *Audit   `protobuf:"bytes,6,opt,name=audit,proto3" json:"audit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1299,6 +1441,92 @@ func (x *Observed) GetSilent() bool {
 	return false
 }
 
+func (x *Observed) GetDriftedLinks() []string {
+	if x != nil {
+		return x.DriftedLinks
+	}
+	return nil
+}
+
+func (x *Observed) GetAudit() *Audit {
+	if x != nil {
+		return x.Audit
+	}
+	return nil
+}
+
+// Audit is the outcome of comparing a node's announcements with the local names
+// in its route list (protocol N8).
+type Audit struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Index of the view when the list was asked for. Names about which something
+	// was applied since are left alone.
+	Asked         uint64  `protobuf:"varint,1,opt,name=asked,proto3" json:"asked,omitempty"`
+	Present       []*Name `protobuf:"bytes,2,rep,name=present,proto3" json:"present,omitempty"` // that the node serves and the state does not know
+	Absent        []*Name `protobuf:"bytes,3,rep,name=absent,proto3" json:"absent,omitempty"`   // that the state knows and the node does not serve
+	Kept          []*Name `protobuf:"bytes,4,rep,name=kept,proto3" json:"kept,omitempty"`       // whose withdrawal was doubted wrongly
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Audit) Reset() {
+	*x = Audit{}
+	mi := &file_proto_slimcp_v1_entry_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Audit) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Audit) ProtoMessage() {}
+
+func (x *Audit) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_slimcp_v1_entry_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Audit.ProtoReflect.Descriptor instead.
+func (*Audit) Descriptor() ([]byte, []int) {
+	return file_proto_slimcp_v1_entry_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *Audit) GetAsked() uint64 {
+	if x != nil {
+		return x.Asked
+	}
+	return 0
+}
+
+func (x *Audit) GetPresent() []*Name {
+	if x != nil {
+		return x.Present
+	}
+	return nil
+}
+
+func (x *Audit) GetAbsent() []*Name {
+	if x != nil {
+		return x.Absent
+	}
+	return nil
+}
+
+func (x *Audit) GetKept() []*Name {
+	if x != nil {
+		return x.Kept
+	}
+	return nil
+}
+
 // LinkObservation is about a link of which the observed node is the source.
 type LinkObservation struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
@@ -1315,7 +1543,7 @@ type LinkObservation struct {
 
 func (x *LinkObservation) Reset() {
 	*x = LinkObservation{}
-	mi := &file_proto_slimcp_v1_entry_proto_msgTypes[16]
+	mi := &file_proto_slimcp_v1_entry_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1327,7 +1555,7 @@ func (x *LinkObservation) String() string {
 func (*LinkObservation) ProtoMessage() {}
 
 func (x *LinkObservation) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_slimcp_v1_entry_proto_msgTypes[16]
+	mi := &file_proto_slimcp_v1_entry_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1340,7 +1568,7 @@ func (x *LinkObservation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LinkObservation.ProtoReflect.Descriptor instead.
 func (*LinkObservation) Descriptor() ([]byte, []int) {
-	return file_proto_slimcp_v1_entry_proto_rawDescGZIP(), []int{16}
+	return file_proto_slimcp_v1_entry_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *LinkObservation) GetLinkId() string {
@@ -1400,17 +1628,23 @@ func (*LinkObservation_Down) isLinkObservation_Seen() {}
 
 // ReplaceLink removes a link and creates another one for its pair (protocol L3).
 type ReplaceLink struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	LinkId        string                 `protobuf:"bytes,1,opt,name=link_id,json=linkId,proto3" json:"link_id,omitempty"`
-	Revision      uint64                 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"` // of the link's source end, as seen when decided
-	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	LinkId   string                 `protobuf:"bytes,1,opt,name=link_id,json=linkId,proto3" json:"link_id,omitempty"`
+	Revision uint64                 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"` // of the link's source end, as seen when decided
+	Reason   string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Who dials whom, instead of the usual choice (protocol C11). With the same
+	// endpoint as before the link keeps its id and only its source moves.
+	SourceNodeId  string `protobuf:"bytes,4,opt,name=source_node_id,json=sourceNodeId,proto3" json:"source_node_id,omitempty"`
+	DialledNodeId string `protobuf:"bytes,5,opt,name=dialled_node_id,json=dialledNodeId,proto3" json:"dialled_node_id,omitempty"`
+	// Dial once more with the node's own settings, which only a full state does.
+	FullState     bool `protobuf:"varint,6,opt,name=full_state,json=fullState,proto3" json:"full_state,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ReplaceLink) Reset() {
 	*x = ReplaceLink{}
-	mi := &file_proto_slimcp_v1_entry_proto_msgTypes[17]
+	mi := &file_proto_slimcp_v1_entry_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1422,7 +1656,7 @@ func (x *ReplaceLink) String() string {
 func (*ReplaceLink) ProtoMessage() {}
 
 func (x *ReplaceLink) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_slimcp_v1_entry_proto_msgTypes[17]
+	mi := &file_proto_slimcp_v1_entry_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1435,7 +1669,7 @@ func (x *ReplaceLink) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplaceLink.ProtoReflect.Descriptor instead.
 func (*ReplaceLink) Descriptor() ([]byte, []int) {
-	return file_proto_slimcp_v1_entry_proto_rawDescGZIP(), []int{17}
+	return file_proto_slimcp_v1_entry_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ReplaceLink) GetLinkId() string {
@@ -1459,6 +1693,27 @@ func (x *ReplaceLink) GetReason() string {
 	return ""
 }
 
+func (x *ReplaceLink) GetSourceNodeId() string {
+	if x != nil {
+		return x.SourceNodeId
+	}
+	return ""
+}
+
+func (x *ReplaceLink) GetDialledNodeId() string {
+	if x != nil {
+		return x.DialledNodeId
+	}
+	return ""
+}
+
+func (x *ReplaceLink) GetFullState() bool {
+	if x != nil {
+		return x.FullState
+	}
+	return false
+}
+
 // PurgeTombstones removes what listings no longer need to show (protocol N9).
 type PurgeTombstones struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1470,7 +1725,7 @@ type PurgeTombstones struct {
 
 func (x *PurgeTombstones) Reset() {
 	*x = PurgeTombstones{}
-	mi := &file_proto_slimcp_v1_entry_proto_msgTypes[18]
+	mi := &file_proto_slimcp_v1_entry_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1482,7 +1737,7 @@ func (x *PurgeTombstones) String() string {
 func (*PurgeTombstones) ProtoMessage() {}
 
 func (x *PurgeTombstones) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_slimcp_v1_entry_proto_msgTypes[18]
+	mi := &file_proto_slimcp_v1_entry_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1495,7 +1750,7 @@ func (x *PurgeTombstones) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PurgeTombstones.ProtoReflect.Descriptor instead.
 func (*PurgeTombstones) Descriptor() ([]byte, []int) {
-	return file_proto_slimcp_v1_entry_proto_rawDescGZIP(), []int{18}
+	return file_proto_slimcp_v1_entry_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *PurgeTombstones) GetKeys() []*TombstoneKey {
@@ -1523,7 +1778,7 @@ type TombstoneKey struct {
 
 func (x *TombstoneKey) Reset() {
 	*x = TombstoneKey{}
-	mi := &file_proto_slimcp_v1_entry_proto_msgTypes[19]
+	mi := &file_proto_slimcp_v1_entry_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1535,7 +1790,7 @@ func (x *TombstoneKey) String() string {
 func (*TombstoneKey) ProtoMessage() {}
 
 func (x *TombstoneKey) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_slimcp_v1_entry_proto_msgTypes[19]
+	mi := &file_proto_slimcp_v1_entry_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1548,7 +1803,7 @@ func (x *TombstoneKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TombstoneKey.ProtoReflect.Descriptor instead.
 func (*TombstoneKey) Descriptor() ([]byte, []int) {
-	return file_proto_slimcp_v1_entry_proto_rawDescGZIP(), []int{19}
+	return file_proto_slimcp_v1_entry_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *TombstoneKey) GetName() *Name {
@@ -1585,7 +1840,7 @@ type LeaderStarted struct {
 
 func (x *LeaderStarted) Reset() {
 	*x = LeaderStarted{}
-	mi := &file_proto_slimcp_v1_entry_proto_msgTypes[20]
+	mi := &file_proto_slimcp_v1_entry_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1597,7 +1852,7 @@ func (x *LeaderStarted) String() string {
 func (*LeaderStarted) ProtoMessage() {}
 
 func (x *LeaderStarted) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_slimcp_v1_entry_proto_msgTypes[20]
+	mi := &file_proto_slimcp_v1_entry_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1610,7 +1865,7 @@ func (x *LeaderStarted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaderStarted.ProtoReflect.Descriptor instead.
 func (*LeaderStarted) Descriptor() ([]byte, []int) {
-	return file_proto_slimcp_v1_entry_proto_rawDescGZIP(), []int{20}
+	return file_proto_slimcp_v1_entry_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *LeaderStarted) GetTerm() uint64 {
@@ -1636,15 +1891,19 @@ func (x *LeaderStarted) GetBootId() string {
 
 // SetFleetConfig replaces the fleet configuration (protocol T1).
 type SetFleetConfig struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Config        *FleetConfig           `protobuf:"bytes,1,opt,name=config,proto3" json:"config,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Absent: only the fingerprint is noted.
+	Config *FleetConfig `protobuf:"bytes,1,opt,name=config,proto3" json:"config,omitempty"`
+	// Whose file it is from, and that file's fingerprint (protocol T2).
+	ReplicaId     string `protobuf:"bytes,2,opt,name=replica_id,json=replicaId,proto3" json:"replica_id,omitempty"`
+	Fingerprint   []byte `protobuf:"bytes,3,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SetFleetConfig) Reset() {
 	*x = SetFleetConfig{}
-	mi := &file_proto_slimcp_v1_entry_proto_msgTypes[21]
+	mi := &file_proto_slimcp_v1_entry_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1656,7 +1915,7 @@ func (x *SetFleetConfig) String() string {
 func (*SetFleetConfig) ProtoMessage() {}
 
 func (x *SetFleetConfig) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_slimcp_v1_entry_proto_msgTypes[21]
+	mi := &file_proto_slimcp_v1_entry_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1669,12 +1928,26 @@ func (x *SetFleetConfig) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetFleetConfig.ProtoReflect.Descriptor instead.
 func (*SetFleetConfig) Descriptor() ([]byte, []int) {
-	return file_proto_slimcp_v1_entry_proto_rawDescGZIP(), []int{21}
+	return file_proto_slimcp_v1_entry_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *SetFleetConfig) GetConfig() *FleetConfig {
 	if x != nil {
 		return x.Config
+	}
+	return nil
+}
+
+func (x *SetFleetConfig) GetReplicaId() string {
+	if x != nil {
+		return x.ReplicaId
+	}
+	return ""
+}
+
+func (x *SetFleetConfig) GetFingerprint() []byte {
+	if x != nil {
+		return x.Fingerprint
 	}
 	return nil
 }
@@ -1689,7 +1962,7 @@ type InitCluster struct {
 
 func (x *InitCluster) Reset() {
 	*x = InitCluster{}
-	mi := &file_proto_slimcp_v1_entry_proto_msgTypes[22]
+	mi := &file_proto_slimcp_v1_entry_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1701,7 +1974,7 @@ func (x *InitCluster) String() string {
 func (*InitCluster) ProtoMessage() {}
 
 func (x *InitCluster) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_slimcp_v1_entry_proto_msgTypes[22]
+	mi := &file_proto_slimcp_v1_entry_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1714,7 +1987,7 @@ func (x *InitCluster) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InitCluster.ProtoReflect.Descriptor instead.
 func (*InitCluster) Descriptor() ([]byte, []int) {
-	return file_proto_slimcp_v1_entry_proto_rawDescGZIP(), []int{22}
+	return file_proto_slimcp_v1_entry_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *InitCluster) GetClusterId() string {
@@ -1724,13 +1997,358 @@ func (x *InitCluster) GetClusterId() string {
 	return ""
 }
 
+// AddSegment creates a segment of the API-managed topology, if it is not there.
+type AddSegment struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AddSegment) Reset() {
+	*x = AddSegment{}
+	mi := &file_proto_slimcp_v1_entry_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AddSegment) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AddSegment) ProtoMessage() {}
+
+func (x *AddSegment) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_slimcp_v1_entry_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AddSegment.ProtoReflect.Descriptor instead.
+func (*AddSegment) Descriptor() ([]byte, []int) {
+	return file_proto_slimcp_v1_entry_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *AddSegment) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+type RemoveSegment struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveSegment) Reset() {
+	*x = RemoveSegment{}
+	mi := &file_proto_slimcp_v1_entry_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveSegment) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveSegment) ProtoMessage() {}
+
+func (x *RemoveSegment) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_slimcp_v1_entry_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveSegment.ProtoReflect.Descriptor instead.
+func (*RemoveSegment) Descriptor() ([]byte, []int) {
+	return file_proto_slimcp_v1_entry_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *RemoveSegment) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+// AddEdge links two groups in a segment, if they are not linked there.
+type AddEdge struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Segment       string                 `protobuf:"bytes,1,opt,name=segment,proto3" json:"segment,omitempty"`
+	GroupA        string                 `protobuf:"bytes,2,opt,name=group_a,json=groupA,proto3" json:"group_a,omitempty"`
+	GroupB        string                 `protobuf:"bytes,3,opt,name=group_b,json=groupB,proto3" json:"group_b,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AddEdge) Reset() {
+	*x = AddEdge{}
+	mi := &file_proto_slimcp_v1_entry_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AddEdge) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AddEdge) ProtoMessage() {}
+
+func (x *AddEdge) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_slimcp_v1_entry_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AddEdge.ProtoReflect.Descriptor instead.
+func (*AddEdge) Descriptor() ([]byte, []int) {
+	return file_proto_slimcp_v1_entry_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *AddEdge) GetSegment() string {
+	if x != nil {
+		return x.Segment
+	}
+	return ""
+}
+
+func (x *AddEdge) GetGroupA() string {
+	if x != nil {
+		return x.GroupA
+	}
+	return ""
+}
+
+func (x *AddEdge) GetGroupB() string {
+	if x != nil {
+		return x.GroupB
+	}
+	return ""
+}
+
+type RemoveEdge struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Segment       string                 `protobuf:"bytes,1,opt,name=segment,proto3" json:"segment,omitempty"`
+	GroupA        string                 `protobuf:"bytes,2,opt,name=group_a,json=groupA,proto3" json:"group_a,omitempty"`
+	GroupB        string                 `protobuf:"bytes,3,opt,name=group_b,json=groupB,proto3" json:"group_b,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveEdge) Reset() {
+	*x = RemoveEdge{}
+	mi := &file_proto_slimcp_v1_entry_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveEdge) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveEdge) ProtoMessage() {}
+
+func (x *RemoveEdge) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_slimcp_v1_entry_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveEdge.ProtoReflect.Descriptor instead.
+func (*RemoveEdge) Descriptor() ([]byte, []int) {
+	return file_proto_slimcp_v1_entry_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *RemoveEdge) GetSegment() string {
+	if x != nil {
+		return x.Segment
+	}
+	return ""
+}
+
+func (x *RemoveEdge) GetGroupA() string {
+	if x != nil {
+		return x.GroupA
+	}
+	return ""
+}
+
+func (x *RemoveEdge) GetGroupB() string {
+	if x != nil {
+		return x.GroupB
+	}
+	return ""
+}
+
+// AddGroup sets the registration secret of a group.
+type AddGroup struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Secret        *GroupSecret           `protobuf:"bytes,1,opt,name=secret,proto3" json:"secret,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AddGroup) Reset() {
+	*x = AddGroup{}
+	mi := &file_proto_slimcp_v1_entry_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AddGroup) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AddGroup) ProtoMessage() {}
+
+func (x *AddGroup) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_slimcp_v1_entry_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AddGroup.ProtoReflect.Descriptor instead.
+func (*AddGroup) Descriptor() ([]byte, []int) {
+	return file_proto_slimcp_v1_entry_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *AddGroup) GetSecret() *GroupSecret {
+	if x != nil {
+		return x.Secret
+	}
+	return nil
+}
+
+// RemoveGroup drops a group's secret and evicts its nodes (protocol D5).
+type RemoveGroup struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Group         string                 `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveGroup) Reset() {
+	*x = RemoveGroup{}
+	mi := &file_proto_slimcp_v1_entry_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveGroup) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveGroup) ProtoMessage() {}
+
+func (x *RemoveGroup) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_slimcp_v1_entry_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveGroup.ProtoReflect.Descriptor instead.
+func (*RemoveGroup) Descriptor() ([]byte, []int) {
+	return file_proto_slimcp_v1_entry_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *RemoveGroup) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+// ExpireNodes removes records of nodes that departed long ago.
+type ExpireNodes struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	NodeIds       []string               `protobuf:"bytes,1,rep,name=node_ids,json=nodeIds,proto3" json:"node_ids,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExpireNodes) Reset() {
+	*x = ExpireNodes{}
+	mi := &file_proto_slimcp_v1_entry_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExpireNodes) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExpireNodes) ProtoMessage() {}
+
+func (x *ExpireNodes) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_slimcp_v1_entry_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExpireNodes.ProtoReflect.Descriptor instead.
+func (*ExpireNodes) Descriptor() ([]byte, []int) {
+	return file_proto_slimcp_v1_entry_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *ExpireNodes) GetNodeIds() []string {
+	if x != nil {
+		return x.NodeIds
+	}
+	return nil
+}
+
 var File_proto_slimcp_v1_entry_proto protoreflect.FileDescriptor
 
 const file_proto_slimcp_v1_entry_proto_rawDesc = "" +
 	"\n" +
 	"\x1bproto/slimcp/v1/entry.proto\x12\tslimcp.v1\x1a\x1bproto/slimcp/v1/types.proto\"7\n" +
 	"\x05Entry\x12.\n" +
-	"\bcommands\x18\x01 \x03(\v2\x12.slimcp.v1.CommandR\bcommands\"\xc7\b\n" +
+	"\bcommands\x18\x01 \x03(\v2\x12.slimcp.v1.CommandR\bcommands\"\xdd\v\n" +
 	"\aCommand\x12\x16\n" +
 	"\x06schema\x18\x01 \x01(\rR\x06schema\x12\x1e\n" +
 	"\n" +
@@ -1757,11 +2375,20 @@ const file_proto_slimcp_v1_entry_proto_rawDesc = "" +
 	"\x10purge_tombstones\x18\x1a \x01(\v2\x1a.slimcp.v1.PurgeTombstonesH\x00R\x0fpurgeTombstones\x12A\n" +
 	"\x0eleader_started\x18\x1b \x01(\v2\x18.slimcp.v1.LeaderStartedH\x00R\rleaderStarted\x12E\n" +
 	"\x10set_fleet_config\x18\x1c \x01(\v2\x19.slimcp.v1.SetFleetConfigH\x00R\x0esetFleetConfig\x12;\n" +
-	"\finit_cluster\x18\x1d \x01(\v2\x16.slimcp.v1.InitClusterH\x00R\vinitClusterB\t\n" +
+	"\finit_cluster\x18\x1d \x01(\v2\x16.slimcp.v1.InitClusterH\x00R\vinitCluster\x128\n" +
+	"\vadd_segment\x18\x1e \x01(\v2\x15.slimcp.v1.AddSegmentH\x00R\n" +
+	"addSegment\x12A\n" +
+	"\x0eremove_segment\x18\x1f \x01(\v2\x18.slimcp.v1.RemoveSegmentH\x00R\rremoveSegment\x12/\n" +
+	"\badd_edge\x18  \x01(\v2\x12.slimcp.v1.AddEdgeH\x00R\aaddEdge\x128\n" +
+	"\vremove_edge\x18! \x01(\v2\x15.slimcp.v1.RemoveEdgeH\x00R\n" +
+	"removeEdge\x122\n" +
+	"\tadd_group\x18\" \x01(\v2\x13.slimcp.v1.AddGroupH\x00R\baddGroup\x12;\n" +
+	"\fremove_group\x18# \x01(\v2\x16.slimcp.v1.RemoveGroupH\x00R\vremoveGroup\x12;\n" +
+	"\fexpire_nodes\x18$ \x01(\v2\x16.slimcp.v1.ExpireNodesH\x00R\vexpireNodesB\t\n" +
 	"\apayload\">\n" +
 	"\x06Caller\x12\x1a\n" +
 	"\bidentity\x18\x01 \x01(\tR\bidentity\x12\x18\n" +
-	"\aaddress\x18\x02 \x01(\tR\aaddress\"\xba\x02\n" +
+	"\aaddress\x18\x02 \x01(\tR\aaddress\"\x92\x03\n" +
 	"\fRegisterNode\x120\n" +
 	"\asession\x18\x01 \x01(\v2\x16.slimcp.v1.SessionNameR\asession\x12\x14\n" +
 	"\x05group\x18\x02 \x01(\tR\x05group\x12\x12\n" +
@@ -1770,7 +2397,11 @@ const file_proto_slimcp_v1_entry_proto_rawDesc = "" +
 	"\x05links\x18\x05 \x03(\v2\x17.slimcp.v1.ReportedLinkR\x05links\x12!\n" +
 	"\fpeer_address\x18\x06 \x01(\tR\vpeerAddress\x12\x18\n" +
 	"\aresumed\x18\a \x01(\bR\aresumed\x12+\n" +
-	"\x11provisional_epoch\x18\b \x01(\x04R\x10provisionalEpoch\"C\n" +
+	"\x11provisional_epoch\x18\b \x01(\x04R\x10provisionalEpoch\x12\x1d\n" +
+	"\n" +
+	"token_hash\x18\t \x01(\fR\ttokenHash\x127\n" +
+	"\x18token_expires_unix_nanos\x18\n" +
+	" \x01(\x03R\x15tokenExpiresUnixNanos\"C\n" +
 	"\fReportedLink\x12\x17\n" +
 	"\alink_id\x18\x01 \x01(\tR\x06linkId\x12\x1a\n" +
 	"\bincoming\x18\x02 \x01(\bR\bincoming\"n\n" +
@@ -1788,12 +2419,13 @@ const file_proto_slimcp_v1_entry_proto_rawDesc = "" +
 	"\bAnnounce\x120\n" +
 	"\asession\x18\x01 \x01(\v2\x16.slimcp.v1.SessionNameR\asession\x12\x1a\n" +
 	"\bsequence\x18\x02 \x01(\x04R\bsequence\x12/\n" +
-	"\achanges\x18\x03 \x03(\v2\x15.slimcp.v1.NameChangeR\achanges\"c\n" +
+	"\achanges\x18\x03 \x03(\v2\x15.slimcp.v1.NameChangeR\achanges\"{\n" +
 	"\n" +
 	"NameChange\x12#\n" +
 	"\x04name\x18\x01 \x01(\v2\x0f.slimcp.v1.NameR\x04name\x12\x1a\n" +
 	"\bwithdraw\x18\x02 \x01(\bR\bwithdraw\x12\x14\n" +
-	"\x05early\x18\x03 \x01(\bR\x05early\"\x91\x01\n" +
+	"\x05early\x18\x03 \x01(\bR\x05early\x12\x16\n" +
+	"\x06replay\x18\x04 \x01(\bR\x06replay\"\x91\x01\n" +
 	"\tClaimLink\x120\n" +
 	"\asession\x18\x01 \x01(\v2\x16.slimcp.v1.SessionNameR\asession\x12\x1a\n" +
 	"\bsequence\x18\x02 \x01(\x04R\bsequence\x12\x17\n" +
@@ -1817,23 +2449,34 @@ const file_proto_slimcp_v1_entry_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\v2\x0f.slimcp.v1.NameR\x04name\x12\x17\n" +
 	"\alink_id\x18\x02 \x01(\tR\x06linkId\x12\x1a\n" +
 	"\brevision\x18\x03 \x01(\x04R\brevision\x12\x14\n" +
-	"\x05error\x18\x04 \x01(\tR\x05error\"\xaf\x01\n" +
+	"\x05error\x18\x04 \x01(\tR\x05error\"\xfc\x01\n" +
 	"\bObserved\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x120\n" +
 	"\asession\x18\x02 \x01(\v2\x16.slimcp.v1.SessionNameR\asession\x120\n" +
 	"\x05links\x18\x03 \x03(\v2\x1a.slimcp.v1.LinkObservationR\x05links\x12\x1b\n" +
-	"\x06silent\x18\x04 \x01(\bH\x00R\x06silent\x88\x01\x01B\t\n" +
-	"\a_silent\"v\n" +
+	"\x06silent\x18\x04 \x01(\bH\x00R\x06silent\x88\x01\x01\x12#\n" +
+	"\rdrifted_links\x18\x05 \x03(\tR\fdriftedLinks\x12&\n" +
+	"\x05audit\x18\x06 \x01(\v2\x10.slimcp.v1.AuditR\x05auditB\t\n" +
+	"\a_silent\"\x96\x01\n" +
+	"\x05Audit\x12\x14\n" +
+	"\x05asked\x18\x01 \x01(\x04R\x05asked\x12)\n" +
+	"\apresent\x18\x02 \x03(\v2\x0f.slimcp.v1.NameR\apresent\x12'\n" +
+	"\x06absent\x18\x03 \x03(\v2\x0f.slimcp.v1.NameR\x06absent\x12#\n" +
+	"\x04kept\x18\x04 \x03(\v2\x0f.slimcp.v1.NameR\x04kept\"v\n" +
 	"\x0fLinkObservation\x12\x17\n" +
 	"\alink_id\x18\x01 \x01(\tR\x06linkId\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x12\x10\n" +
 	"\x02up\x18\x03 \x01(\tH\x00R\x02up\x12\x14\n" +
 	"\x04down\x18\x04 \x01(\tH\x00R\x04downB\x06\n" +
-	"\x04seen\"Z\n" +
+	"\x04seen\"\xc7\x01\n" +
 	"\vReplaceLink\x12\x17\n" +
 	"\alink_id\x18\x01 \x01(\tR\x06linkId\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x12\x16\n" +
-	"\x06reason\x18\x03 \x01(\tR\x06reason\"Y\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12$\n" +
+	"\x0esource_node_id\x18\x04 \x01(\tR\fsourceNodeId\x12&\n" +
+	"\x0fdialled_node_id\x18\x05 \x01(\tR\rdialledNodeId\x12\x1d\n" +
+	"\n" +
+	"full_state\x18\x06 \x01(\bR\tfullState\"Y\n" +
 	"\x0fPurgeTombstones\x12+\n" +
 	"\x04keys\x18\x01 \x03(\v2\x17.slimcp.v1.TombstoneKeyR\x04keys\x12\x19\n" +
 	"\blink_ids\x18\x02 \x03(\tR\alinkIds\"h\n" +
@@ -1845,12 +2488,35 @@ const file_proto_slimcp_v1_entry_proto_rawDesc = "" +
 	"\x04term\x18\x01 \x01(\x04R\x04term\x12\x1d\n" +
 	"\n" +
 	"replica_id\x18\x02 \x01(\tR\treplicaId\x12\x17\n" +
-	"\aboot_id\x18\x03 \x01(\tR\x06bootId\"@\n" +
+	"\aboot_id\x18\x03 \x01(\tR\x06bootId\"\x81\x01\n" +
 	"\x0eSetFleetConfig\x12.\n" +
-	"\x06config\x18\x01 \x01(\v2\x16.slimcp.v1.FleetConfigR\x06config\",\n" +
+	"\x06config\x18\x01 \x01(\v2\x16.slimcp.v1.FleetConfigR\x06config\x12\x1d\n" +
+	"\n" +
+	"replica_id\x18\x02 \x01(\tR\treplicaId\x12 \n" +
+	"\vfingerprint\x18\x03 \x01(\fR\vfingerprint\",\n" +
 	"\vInitCluster\x12\x1d\n" +
 	"\n" +
-	"cluster_id\x18\x01 \x01(\tR\tclusterIdB5Z3github.com/slim-cp/slim-cp/proto/slimcp/v1;slimcppbb\x06proto3"
+	"cluster_id\x18\x01 \x01(\tR\tclusterId\" \n" +
+	"\n" +
+	"AddSegment\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"#\n" +
+	"\rRemoveSegment\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"U\n" +
+	"\aAddEdge\x12\x18\n" +
+	"\asegment\x18\x01 \x01(\tR\asegment\x12\x17\n" +
+	"\agroup_a\x18\x02 \x01(\tR\x06groupA\x12\x17\n" +
+	"\agroup_b\x18\x03 \x01(\tR\x06groupB\"X\n" +
+	"\n" +
+	"RemoveEdge\x12\x18\n" +
+	"\asegment\x18\x01 \x01(\tR\asegment\x12\x17\n" +
+	"\agroup_a\x18\x02 \x01(\tR\x06groupA\x12\x17\n" +
+	"\agroup_b\x18\x03 \x01(\tR\x06groupB\":\n" +
+	"\bAddGroup\x12.\n" +
+	"\x06secret\x18\x01 \x01(\v2\x16.slimcp.v1.GroupSecretR\x06secret\"#\n" +
+	"\vRemoveGroup\x12\x14\n" +
+	"\x05group\x18\x01 \x01(\tR\x05group\"(\n" +
+	"\vExpireNodes\x12\x19\n" +
+	"\bnode_ids\x18\x01 \x03(\tR\anodeIdsB5Z3github.com/slim-cp/slim-cp/proto/slimcp/v1;slimcppbb\x06proto3"
 
 var (
 	file_proto_slimcp_v1_entry_proto_rawDescOnce sync.Once
@@ -1864,7 +2530,7 @@ func file_proto_slimcp_v1_entry_proto_rawDescGZIP() []byte {
 	return file_proto_slimcp_v1_entry_proto_rawDescData
 }
 
-var file_proto_slimcp_v1_entry_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_proto_slimcp_v1_entry_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
 var file_proto_slimcp_v1_entry_proto_goTypes = []any{
 	(*Entry)(nil),            // 0: slimcp.v1.Entry
 	(*Command)(nil),          // 1: slimcp.v1.Command
@@ -1882,18 +2548,27 @@ var file_proto_slimcp_v1_entry_proto_goTypes = []any{
 	(*LinkAck)(nil),          // 13: slimcp.v1.LinkAck
 	(*RouteFailure)(nil),     // 14: slimcp.v1.RouteFailure
 	(*Observed)(nil),         // 15: slimcp.v1.Observed
-	(*LinkObservation)(nil),  // 16: slimcp.v1.LinkObservation
-	(*ReplaceLink)(nil),      // 17: slimcp.v1.ReplaceLink
-	(*PurgeTombstones)(nil),  // 18: slimcp.v1.PurgeTombstones
-	(*TombstoneKey)(nil),     // 19: slimcp.v1.TombstoneKey
-	(*LeaderStarted)(nil),    // 20: slimcp.v1.LeaderStarted
-	(*SetFleetConfig)(nil),   // 21: slimcp.v1.SetFleetConfig
-	(*InitCluster)(nil),      // 22: slimcp.v1.InitCluster
-	(*SessionName)(nil),      // 23: slimcp.v1.SessionName
-	(*ConnectionDetail)(nil), // 24: slimcp.v1.ConnectionDetail
-	(LossReason)(0),          // 25: slimcp.v1.LossReason
-	(*Name)(nil),             // 26: slimcp.v1.Name
-	(*FleetConfig)(nil),      // 27: slimcp.v1.FleetConfig
+	(*Audit)(nil),            // 16: slimcp.v1.Audit
+	(*LinkObservation)(nil),  // 17: slimcp.v1.LinkObservation
+	(*ReplaceLink)(nil),      // 18: slimcp.v1.ReplaceLink
+	(*PurgeTombstones)(nil),  // 19: slimcp.v1.PurgeTombstones
+	(*TombstoneKey)(nil),     // 20: slimcp.v1.TombstoneKey
+	(*LeaderStarted)(nil),    // 21: slimcp.v1.LeaderStarted
+	(*SetFleetConfig)(nil),   // 22: slimcp.v1.SetFleetConfig
+	(*InitCluster)(nil),      // 23: slimcp.v1.InitCluster
+	(*AddSegment)(nil),       // 24: slimcp.v1.AddSegment
+	(*RemoveSegment)(nil),    // 25: slimcp.v1.RemoveSegment
+	(*AddEdge)(nil),          // 26: slimcp.v1.AddEdge
+	(*RemoveEdge)(nil),       // 27: slimcp.v1.RemoveEdge
+	(*AddGroup)(nil),         // 28: slimcp.v1.AddGroup
+	(*RemoveGroup)(nil),      // 29: slimcp.v1.RemoveGroup
+	(*ExpireNodes)(nil),      // 30: slimcp.v1.ExpireNodes
+	(*SessionName)(nil),      // 31: slimcp.v1.SessionName
+	(*ConnectionDetail)(nil), // 32: slimcp.v1.ConnectionDetail
+	(LossReason)(0),          // 33: slimcp.v1.LossReason
+	(*Name)(nil),             // 34: slimcp.v1.Name
+	(*FleetConfig)(nil),      // 35: slimcp.v1.FleetConfig
+	(*GroupSecret)(nil),      // 36: slimcp.v1.GroupSecret
 }
 var file_proto_slimcp_v1_entry_proto_depIdxs = []int32{
 	1,  // 0: slimcp.v1.Entry.commands:type_name -> slimcp.v1.Command
@@ -1907,36 +2582,48 @@ var file_proto_slimcp_v1_entry_proto_depIdxs = []int32{
 	11, // 8: slimcp.v1.Command.claim_link:type_name -> slimcp.v1.ClaimLink
 	12, // 9: slimcp.v1.Command.node_reconciled:type_name -> slimcp.v1.NodeReconciled
 	15, // 10: slimcp.v1.Command.observed:type_name -> slimcp.v1.Observed
-	17, // 11: slimcp.v1.Command.replace_link:type_name -> slimcp.v1.ReplaceLink
-	18, // 12: slimcp.v1.Command.purge_tombstones:type_name -> slimcp.v1.PurgeTombstones
-	20, // 13: slimcp.v1.Command.leader_started:type_name -> slimcp.v1.LeaderStarted
-	21, // 14: slimcp.v1.Command.set_fleet_config:type_name -> slimcp.v1.SetFleetConfig
-	22, // 15: slimcp.v1.Command.init_cluster:type_name -> slimcp.v1.InitCluster
-	23, // 16: slimcp.v1.RegisterNode.session:type_name -> slimcp.v1.SessionName
-	24, // 17: slimcp.v1.RegisterNode.details:type_name -> slimcp.v1.ConnectionDetail
-	4,  // 18: slimcp.v1.RegisterNode.links:type_name -> slimcp.v1.ReportedLink
-	23, // 19: slimcp.v1.SessionLost.session:type_name -> slimcp.v1.SessionName
-	25, // 20: slimcp.v1.SessionLost.reason:type_name -> slimcp.v1.LossReason
-	23, // 21: slimcp.v1.DeregisterNode.session:type_name -> slimcp.v1.SessionName
-	23, // 22: slimcp.v1.DepartNode.last_session:type_name -> slimcp.v1.SessionName
-	23, // 23: slimcp.v1.Announce.session:type_name -> slimcp.v1.SessionName
-	10, // 24: slimcp.v1.Announce.changes:type_name -> slimcp.v1.NameChange
-	26, // 25: slimcp.v1.NameChange.name:type_name -> slimcp.v1.Name
-	23, // 26: slimcp.v1.ClaimLink.session:type_name -> slimcp.v1.SessionName
-	23, // 27: slimcp.v1.NodeReconciled.session:type_name -> slimcp.v1.SessionName
-	13, // 28: slimcp.v1.NodeReconciled.links:type_name -> slimcp.v1.LinkAck
-	14, // 29: slimcp.v1.NodeReconciled.failures:type_name -> slimcp.v1.RouteFailure
-	26, // 30: slimcp.v1.RouteFailure.name:type_name -> slimcp.v1.Name
-	23, // 31: slimcp.v1.Observed.session:type_name -> slimcp.v1.SessionName
-	16, // 32: slimcp.v1.Observed.links:type_name -> slimcp.v1.LinkObservation
-	19, // 33: slimcp.v1.PurgeTombstones.keys:type_name -> slimcp.v1.TombstoneKey
-	26, // 34: slimcp.v1.TombstoneKey.name:type_name -> slimcp.v1.Name
-	27, // 35: slimcp.v1.SetFleetConfig.config:type_name -> slimcp.v1.FleetConfig
-	36, // [36:36] is the sub-list for method output_type
-	36, // [36:36] is the sub-list for method input_type
-	36, // [36:36] is the sub-list for extension type_name
-	36, // [36:36] is the sub-list for extension extendee
-	0,  // [0:36] is the sub-list for field type_name
+	18, // 11: slimcp.v1.Command.replace_link:type_name -> slimcp.v1.ReplaceLink
+	19, // 12: slimcp.v1.Command.purge_tombstones:type_name -> slimcp.v1.PurgeTombstones
+	21, // 13: slimcp.v1.Command.leader_started:type_name -> slimcp.v1.LeaderStarted
+	22, // 14: slimcp.v1.Command.set_fleet_config:type_name -> slimcp.v1.SetFleetConfig
+	23, // 15: slimcp.v1.Command.init_cluster:type_name -> slimcp.v1.InitCluster
+	24, // 16: slimcp.v1.Command.add_segment:type_name -> slimcp.v1.AddSegment
+	25, // 17: slimcp.v1.Command.remove_segment:type_name -> slimcp.v1.RemoveSegment
+	26, // 18: slimcp.v1.Command.add_edge:type_name -> slimcp.v1.AddEdge
+	27, // 19: slimcp.v1.Command.remove_edge:type_name -> slimcp.v1.RemoveEdge
+	28, // 20: slimcp.v1.Command.add_group:type_name -> slimcp.v1.AddGroup
+	29, // 21: slimcp.v1.Command.remove_group:type_name -> slimcp.v1.RemoveGroup
+	30, // 22: slimcp.v1.Command.expire_nodes:type_name -> slimcp.v1.ExpireNodes
+	31, // 23: slimcp.v1.RegisterNode.session:type_name -> slimcp.v1.SessionName
+	32, // 24: slimcp.v1.RegisterNode.details:type_name -> slimcp.v1.ConnectionDetail
+	4,  // 25: slimcp.v1.RegisterNode.links:type_name -> slimcp.v1.ReportedLink
+	31, // 26: slimcp.v1.SessionLost.session:type_name -> slimcp.v1.SessionName
+	33, // 27: slimcp.v1.SessionLost.reason:type_name -> slimcp.v1.LossReason
+	31, // 28: slimcp.v1.DeregisterNode.session:type_name -> slimcp.v1.SessionName
+	31, // 29: slimcp.v1.DepartNode.last_session:type_name -> slimcp.v1.SessionName
+	31, // 30: slimcp.v1.Announce.session:type_name -> slimcp.v1.SessionName
+	10, // 31: slimcp.v1.Announce.changes:type_name -> slimcp.v1.NameChange
+	34, // 32: slimcp.v1.NameChange.name:type_name -> slimcp.v1.Name
+	31, // 33: slimcp.v1.ClaimLink.session:type_name -> slimcp.v1.SessionName
+	31, // 34: slimcp.v1.NodeReconciled.session:type_name -> slimcp.v1.SessionName
+	13, // 35: slimcp.v1.NodeReconciled.links:type_name -> slimcp.v1.LinkAck
+	14, // 36: slimcp.v1.NodeReconciled.failures:type_name -> slimcp.v1.RouteFailure
+	34, // 37: slimcp.v1.RouteFailure.name:type_name -> slimcp.v1.Name
+	31, // 38: slimcp.v1.Observed.session:type_name -> slimcp.v1.SessionName
+	17, // 39: slimcp.v1.Observed.links:type_name -> slimcp.v1.LinkObservation
+	16, // 40: slimcp.v1.Observed.audit:type_name -> slimcp.v1.Audit
+	34, // 41: slimcp.v1.Audit.present:type_name -> slimcp.v1.Name
+	34, // 42: slimcp.v1.Audit.absent:type_name -> slimcp.v1.Name
+	34, // 43: slimcp.v1.Audit.kept:type_name -> slimcp.v1.Name
+	20, // 44: slimcp.v1.PurgeTombstones.keys:type_name -> slimcp.v1.TombstoneKey
+	34, // 45: slimcp.v1.TombstoneKey.name:type_name -> slimcp.v1.Name
+	35, // 46: slimcp.v1.SetFleetConfig.config:type_name -> slimcp.v1.FleetConfig
+	36, // 47: slimcp.v1.AddGroup.secret:type_name -> slimcp.v1.GroupSecret
+	48, // [48:48] is the sub-list for method output_type
+	48, // [48:48] is the sub-list for method input_type
+	48, // [48:48] is the sub-list for extension type_name
+	48, // [48:48] is the sub-list for extension extendee
+	0,  // [0:48] is the sub-list for field type_name
 }
 
 func init() { file_proto_slimcp_v1_entry_proto_init() }
@@ -1960,9 +2647,16 @@ func file_proto_slimcp_v1_entry_proto_init() {
 		(*Command_LeaderStarted)(nil),
 		(*Command_SetFleetConfig)(nil),
 		(*Command_InitCluster)(nil),
+		(*Command_AddSegment)(nil),
+		(*Command_RemoveSegment)(nil),
+		(*Command_AddEdge)(nil),
+		(*Command_RemoveEdge)(nil),
+		(*Command_AddGroup)(nil),
+		(*Command_RemoveGroup)(nil),
+		(*Command_ExpireNodes)(nil),
 	}
 	file_proto_slimcp_v1_entry_proto_msgTypes[15].OneofWrappers = []any{}
-	file_proto_slimcp_v1_entry_proto_msgTypes[16].OneofWrappers = []any{
+	file_proto_slimcp_v1_entry_proto_msgTypes[17].OneofWrappers = []any{
 		(*LinkObservation_Up)(nil),
 		(*LinkObservation_Down)(nil),
 	}
@@ -1972,7 +2666,7 @@ func file_proto_slimcp_v1_entry_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_proto_slimcp_v1_entry_proto_rawDesc), len(file_proto_slimcp_v1_entry_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   23,
+			NumMessages:   31,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

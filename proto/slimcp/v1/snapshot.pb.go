@@ -120,6 +120,10 @@ type SnapshotRecord struct {
 	//	*SnapshotRecord_Name
 	//	*SnapshotRecord_Tombstone
 	//	*SnapshotRecord_EndedSession
+	//	*SnapshotRecord_Segment
+	//	*SnapshotRecord_Secret
+	//	*SnapshotRecord_Token
+	//	*SnapshotRecord_Replica
 	Record        isSnapshotRecord_Record `protobuf_oneof:"record"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -225,6 +229,42 @@ func (x *SnapshotRecord) GetEndedSession() *EndedSessionRecord {
 	return nil
 }
 
+func (x *SnapshotRecord) GetSegment() *SegmentRecord {
+	if x != nil {
+		if x, ok := x.Record.(*SnapshotRecord_Segment); ok {
+			return x.Segment
+		}
+	}
+	return nil
+}
+
+func (x *SnapshotRecord) GetSecret() *SecretRecord {
+	if x != nil {
+		if x, ok := x.Record.(*SnapshotRecord_Secret); ok {
+			return x.Secret
+		}
+	}
+	return nil
+}
+
+func (x *SnapshotRecord) GetToken() *TokenRecord {
+	if x != nil {
+		if x, ok := x.Record.(*SnapshotRecord_Token); ok {
+			return x.Token
+		}
+	}
+	return nil
+}
+
+func (x *SnapshotRecord) GetReplica() *ReplicaRecord {
+	if x != nil {
+		if x, ok := x.Record.(*SnapshotRecord_Replica); ok {
+			return x.Replica
+		}
+	}
+	return nil
+}
+
 type isSnapshotRecord_Record interface {
 	isSnapshotRecord_Record()
 }
@@ -257,6 +297,22 @@ type SnapshotRecord_EndedSession struct {
 	EndedSession *EndedSessionRecord `protobuf:"bytes,7,opt,name=ended_session,json=endedSession,proto3,oneof"`
 }
 
+type SnapshotRecord_Segment struct {
+	Segment *SegmentRecord `protobuf:"bytes,8,opt,name=segment,proto3,oneof"`
+}
+
+type SnapshotRecord_Secret struct {
+	Secret *SecretRecord `protobuf:"bytes,9,opt,name=secret,proto3,oneof"`
+}
+
+type SnapshotRecord_Token struct {
+	Token *TokenRecord `protobuf:"bytes,10,opt,name=token,proto3,oneof"`
+}
+
+type SnapshotRecord_Replica struct {
+	Replica *ReplicaRecord `protobuf:"bytes,11,opt,name=replica,proto3,oneof"`
+}
+
 func (*SnapshotRecord_State) isSnapshotRecord_Record() {}
 
 func (*SnapshotRecord_Fleet) isSnapshotRecord_Record() {}
@@ -270,6 +326,14 @@ func (*SnapshotRecord_Name) isSnapshotRecord_Record() {}
 func (*SnapshotRecord_Tombstone) isSnapshotRecord_Record() {}
 
 func (*SnapshotRecord_EndedSession) isSnapshotRecord_Record() {}
+
+func (*SnapshotRecord_Segment) isSnapshotRecord_Record() {}
+
+func (*SnapshotRecord_Secret) isSnapshotRecord_Record() {}
+
+func (*SnapshotRecord_Token) isSnapshotRecord_Record() {}
+
+func (*SnapshotRecord_Replica) isSnapshotRecord_Record() {}
 
 type SnapshotTrailer struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -792,6 +856,8 @@ type LinkRecord struct {
 	DisputedBy       string                 `protobuf:"bytes,20,opt,name=disputed_by,json=disputedBy,proto3" json:"disputed_by,omitempty"`
 	Acked            bool                   `protobuf:"varint,21,opt,name=acked,proto3" json:"acked,omitempty"`
 	Gone             bool                   `protobuf:"varint,22,opt,name=gone,proto3" json:"gone,omitempty"`
+	Tried            []string               `protobuf:"bytes,23,rep,name=tried,proto3" json:"tried,omitempty"`
+	FullState        bool                   `protobuf:"varint,24,opt,name=full_state,json=fullState,proto3" json:"full_state,omitempty"`
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
@@ -980,6 +1046,20 @@ func (x *LinkRecord) GetGone() bool {
 	return false
 }
 
+func (x *LinkRecord) GetTried() []string {
+	if x != nil {
+		return x.Tried
+	}
+	return nil
+}
+
+func (x *LinkRecord) GetFullState() bool {
+	if x != nil {
+		return x.FullState
+	}
+	return false
+}
+
 type NameRecord struct {
 	state            protoimpl.MessageState `protogen:"open.v1"`
 	Name             *Name                  `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -1055,6 +1135,10 @@ type AnnouncerRecord struct {
 	FirstIndex    uint64                 `protobuf:"varint,3,opt,name=first_index,json=firstIndex,proto3" json:"first_index,omitempty"`
 	FirstPosition uint32                 `protobuf:"varint,4,opt,name=first_position,json=firstPosition,proto3" json:"first_position,omitempty"`
 	Epoch         uint64                 `protobuf:"varint,5,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	SaidIndex     uint64                 `protobuf:"varint,6,opt,name=said_index,json=saidIndex,proto3" json:"said_index,omitempty"`
+	Replayed      bool                   `protobuf:"varint,7,opt,name=replayed,proto3" json:"replayed,omitempty"`
+	Repeated      bool                   `protobuf:"varint,8,opt,name=repeated,proto3" json:"repeated,omitempty"`
+	DoubtedIndex  uint64                 `protobuf:"varint,9,opt,name=doubted_index,json=doubtedIndex,proto3" json:"doubted_index,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1120,6 +1204,34 @@ func (x *AnnouncerRecord) GetFirstPosition() uint32 {
 func (x *AnnouncerRecord) GetEpoch() uint64 {
 	if x != nil {
 		return x.Epoch
+	}
+	return 0
+}
+
+func (x *AnnouncerRecord) GetSaidIndex() uint64 {
+	if x != nil {
+		return x.SaidIndex
+	}
+	return 0
+}
+
+func (x *AnnouncerRecord) GetReplayed() bool {
+	if x != nil {
+		return x.Replayed
+	}
+	return false
+}
+
+func (x *AnnouncerRecord) GetRepeated() bool {
+	if x != nil {
+		return x.Repeated
+	}
+	return false
+}
+
+func (x *AnnouncerRecord) GetDoubtedIndex() uint64 {
+	if x != nil {
+		return x.DoubtedIndex
 	}
 	return 0
 }
@@ -1276,6 +1388,278 @@ func (x *EndedSessionRecord) GetIndex() uint64 {
 	return 0
 }
 
+// SegmentRecord is a segment of the API-managed topology.
+type SegmentRecord struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Edges         []*EdgeRecord          `protobuf:"bytes,2,rep,name=edges,proto3" json:"edges,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SegmentRecord) Reset() {
+	*x = SegmentRecord{}
+	mi := &file_proto_slimcp_v1_snapshot_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SegmentRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SegmentRecord) ProtoMessage() {}
+
+func (x *SegmentRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_slimcp_v1_snapshot_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SegmentRecord.ProtoReflect.Descriptor instead.
+func (*SegmentRecord) Descriptor() ([]byte, []int) {
+	return file_proto_slimcp_v1_snapshot_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *SegmentRecord) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *SegmentRecord) GetEdges() []*EdgeRecord {
+	if x != nil {
+		return x.Edges
+	}
+	return nil
+}
+
+type EdgeRecord struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	GroupA        string                 `protobuf:"bytes,1,opt,name=group_a,json=groupA,proto3" json:"group_a,omitempty"`
+	GroupB        string                 `protobuf:"bytes,2,opt,name=group_b,json=groupB,proto3" json:"group_b,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EdgeRecord) Reset() {
+	*x = EdgeRecord{}
+	mi := &file_proto_slimcp_v1_snapshot_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EdgeRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EdgeRecord) ProtoMessage() {}
+
+func (x *EdgeRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_slimcp_v1_snapshot_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EdgeRecord.ProtoReflect.Descriptor instead.
+func (*EdgeRecord) Descriptor() ([]byte, []int) {
+	return file_proto_slimcp_v1_snapshot_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *EdgeRecord) GetGroupA() string {
+	if x != nil {
+		return x.GroupA
+	}
+	return ""
+}
+
+func (x *EdgeRecord) GetGroupB() string {
+	if x != nil {
+		return x.GroupB
+	}
+	return ""
+}
+
+// SecretRecord is a registration secret that was set through the API.
+type SecretRecord struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Secret        *GroupSecret           `protobuf:"bytes,1,opt,name=secret,proto3" json:"secret,omitempty"`
+	Index         uint64                 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SecretRecord) Reset() {
+	*x = SecretRecord{}
+	mi := &file_proto_slimcp_v1_snapshot_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SecretRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SecretRecord) ProtoMessage() {}
+
+func (x *SecretRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_slimcp_v1_snapshot_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SecretRecord.ProtoReflect.Descriptor instead.
+func (*SecretRecord) Descriptor() ([]byte, []int) {
+	return file_proto_slimcp_v1_snapshot_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *SecretRecord) GetSecret() *GroupSecret {
+	if x != nil {
+		return x.Secret
+	}
+	return nil
+}
+
+func (x *SecretRecord) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+// TokenRecord is a registration token that was used.
+type TokenRecord struct {
+	state            protoimpl.MessageState `protogen:"open.v1"`
+	Hash             []byte                 `protobuf:"bytes,1,opt,name=hash,proto3" json:"hash,omitempty"`
+	Session          *SessionName           `protobuf:"bytes,2,opt,name=session,proto3" json:"session,omitempty"`
+	ExpiresUnixNanos int64                  `protobuf:"varint,3,opt,name=expires_unix_nanos,json=expiresUnixNanos,proto3" json:"expires_unix_nanos,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *TokenRecord) Reset() {
+	*x = TokenRecord{}
+	mi := &file_proto_slimcp_v1_snapshot_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TokenRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TokenRecord) ProtoMessage() {}
+
+func (x *TokenRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_slimcp_v1_snapshot_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TokenRecord.ProtoReflect.Descriptor instead.
+func (*TokenRecord) Descriptor() ([]byte, []int) {
+	return file_proto_slimcp_v1_snapshot_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *TokenRecord) GetHash() []byte {
+	if x != nil {
+		return x.Hash
+	}
+	return nil
+}
+
+func (x *TokenRecord) GetSession() *SessionName {
+	if x != nil {
+		return x.Session
+	}
+	return nil
+}
+
+func (x *TokenRecord) GetExpiresUnixNanos() int64 {
+	if x != nil {
+		return x.ExpiresUnixNanos
+	}
+	return 0
+}
+
+// ReplicaRecord is what the state knows of a replica.
+type ReplicaRecord struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	ReplicaId     string                 `protobuf:"bytes,1,opt,name=replica_id,json=replicaId,proto3" json:"replica_id,omitempty"`
+	Fingerprint   []byte                 `protobuf:"bytes,2,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReplicaRecord) Reset() {
+	*x = ReplicaRecord{}
+	mi := &file_proto_slimcp_v1_snapshot_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReplicaRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReplicaRecord) ProtoMessage() {}
+
+func (x *ReplicaRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_slimcp_v1_snapshot_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReplicaRecord.ProtoReflect.Descriptor instead.
+func (*ReplicaRecord) Descriptor() ([]byte, []int) {
+	return file_proto_slimcp_v1_snapshot_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *ReplicaRecord) GetReplicaId() string {
+	if x != nil {
+		return x.ReplicaId
+	}
+	return ""
+}
+
+func (x *ReplicaRecord) GetFingerprint() []byte {
+	if x != nil {
+		return x.Fingerprint
+	}
+	return nil
+}
+
 var File_proto_slimcp_v1_snapshot_proto protoreflect.FileDescriptor
 
 const file_proto_slimcp_v1_snapshot_proto_rawDesc = "" +
@@ -1290,7 +1674,7 @@ const file_proto_slimcp_v1_snapshot_proto_rawDesc = "" +
 	"generation\x18\x04 \x01(\x04R\n" +
 	"generation\x12\x14\n" +
 	"\x05index\x18\x05 \x01(\x04R\x05index\x12\x12\n" +
-	"\x04term\x18\x06 \x01(\x04R\x04term\"\x83\x03\n" +
+	"\x04term\x18\x06 \x01(\x04R\x04term\"\xd2\x04\n" +
 	"\x0eSnapshotRecord\x12.\n" +
 	"\x05state\x18\x01 \x01(\v2\x16.slimcp.v1.StateRecordH\x00R\x05state\x12.\n" +
 	"\x05fleet\x18\x02 \x01(\v2\x16.slimcp.v1.FleetConfigH\x00R\x05fleet\x12+\n" +
@@ -1298,7 +1682,12 @@ const file_proto_slimcp_v1_snapshot_proto_rawDesc = "" +
 	"\x04link\x18\x04 \x01(\v2\x15.slimcp.v1.LinkRecordH\x00R\x04link\x12+\n" +
 	"\x04name\x18\x05 \x01(\v2\x15.slimcp.v1.NameRecordH\x00R\x04name\x12:\n" +
 	"\ttombstone\x18\x06 \x01(\v2\x1a.slimcp.v1.TombstoneRecordH\x00R\ttombstone\x12D\n" +
-	"\rended_session\x18\a \x01(\v2\x1d.slimcp.v1.EndedSessionRecordH\x00R\fendedSessionB\b\n" +
+	"\rended_session\x18\a \x01(\v2\x1d.slimcp.v1.EndedSessionRecordH\x00R\fendedSession\x124\n" +
+	"\asegment\x18\b \x01(\v2\x18.slimcp.v1.SegmentRecordH\x00R\asegment\x121\n" +
+	"\x06secret\x18\t \x01(\v2\x17.slimcp.v1.SecretRecordH\x00R\x06secret\x12.\n" +
+	"\x05token\x18\n" +
+	" \x01(\v2\x16.slimcp.v1.TokenRecordH\x00R\x05token\x124\n" +
+	"\areplica\x18\v \x01(\v2\x18.slimcp.v1.ReplicaRecordH\x00R\areplicaB\b\n" +
 	"\x06record\"C\n" +
 	"\x0fSnapshotTrailer\x12\x18\n" +
 	"\arecords\x18\x01 \x01(\x04R\arecords\x12\x16\n" +
@@ -1344,7 +1733,7 @@ const file_proto_slimcp_v1_snapshot_proto_rawDesc = "" +
 	"\x04name\x18\x02 \x01(\v2\x0f.slimcp.v1.NameR\x04name\x12\x1a\n" +
 	"\brevision\x18\x03 \x01(\x04R\brevision\x12\x14\n" +
 	"\x05error\x18\x04 \x01(\tR\x05error\x12,\n" +
-	"\x12updated_unix_nanos\x18\x05 \x01(\x03R\x10updatedUnixNanos\"\x9b\x06\n" +
+	"\x12updated_unix_nanos\x18\x05 \x01(\x03R\x10updatedUnixNanos\"\xd0\x06\n" +
 	"\n" +
 	"LinkRecord\x12\x17\n" +
 	"\alink_id\x18\x01 \x01(\tR\x06linkId\x12$\n" +
@@ -1373,7 +1762,10 @@ const file_proto_slimcp_v1_snapshot_proto_rawDesc = "" +
 	"\vdisputed_by\x18\x14 \x01(\tR\n" +
 	"disputedBy\x12\x14\n" +
 	"\x05acked\x18\x15 \x01(\bR\x05acked\x12\x12\n" +
-	"\x04gone\x18\x16 \x01(\bR\x04gone\"\xb7\x01\n" +
+	"\x04gone\x18\x16 \x01(\bR\x04gone\x12\x14\n" +
+	"\x05tried\x18\x17 \x03(\tR\x05tried\x12\x1d\n" +
+	"\n" +
+	"full_state\x18\x18 \x01(\bR\tfullState\"\xb7\x01\n" +
 	"\n" +
 	"NameRecord\x12#\n" +
 	"\x04name\x18\x01 \x01(\v2\x0f.slimcp.v1.NameR\x04name\x12\x1a\n" +
@@ -1381,14 +1773,19 @@ const file_proto_slimcp_v1_snapshot_proto_rawDesc = "" +
 	"\x12updated_unix_nanos\x18\x03 \x01(\x03R\x10updatedUnixNanos\x12:\n" +
 	"\n" +
 	"announcers\x18\x04 \x03(\v2\x1a.slimcp.v1.AnnouncerRecordR\n" +
-	"announcers\"\x9e\x01\n" +
+	"announcers\"\x9a\x02\n" +
 	"\x0fAnnouncerRecord\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x14\n" +
 	"\x05group\x18\x02 \x01(\tR\x05group\x12\x1f\n" +
 	"\vfirst_index\x18\x03 \x01(\x04R\n" +
 	"firstIndex\x12%\n" +
 	"\x0efirst_position\x18\x04 \x01(\rR\rfirstPosition\x12\x14\n" +
-	"\x05epoch\x18\x05 \x01(\x04R\x05epoch\"\x8d\x02\n" +
+	"\x05epoch\x18\x05 \x01(\x04R\x05epoch\x12\x1d\n" +
+	"\n" +
+	"said_index\x18\x06 \x01(\x04R\tsaidIndex\x12\x1a\n" +
+	"\breplayed\x18\a \x01(\bR\breplayed\x12\x1a\n" +
+	"\brepeated\x18\b \x01(\bR\brepeated\x12#\n" +
+	"\rdoubted_index\x18\t \x01(\x04R\fdoubtedIndex\"\x8d\x02\n" +
 	"\x0fTombstoneRecord\x12#\n" +
 	"\x04name\x18\x01 \x01(\v2\x0f.slimcp.v1.NameR\x04name\x12\x17\n" +
 	"\anode_id\x18\x02 \x01(\tR\x06nodeId\x12\x14\n" +
@@ -1401,7 +1798,25 @@ const file_proto_slimcp_v1_snapshot_proto_rawDesc = "" +
 	"\x05epoch\x18\b \x01(\x04R\x05epoch\"\\\n" +
 	"\x12EndedSessionRecord\x120\n" +
 	"\asession\x18\x01 \x01(\v2\x16.slimcp.v1.SessionNameR\asession\x12\x14\n" +
-	"\x05index\x18\x02 \x01(\x04R\x05indexB5Z3github.com/slim-cp/slim-cp/proto/slimcp/v1;slimcppbb\x06proto3"
+	"\x05index\x18\x02 \x01(\x04R\x05index\"P\n" +
+	"\rSegmentRecord\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12+\n" +
+	"\x05edges\x18\x02 \x03(\v2\x15.slimcp.v1.EdgeRecordR\x05edges\">\n" +
+	"\n" +
+	"EdgeRecord\x12\x17\n" +
+	"\agroup_a\x18\x01 \x01(\tR\x06groupA\x12\x17\n" +
+	"\agroup_b\x18\x02 \x01(\tR\x06groupB\"T\n" +
+	"\fSecretRecord\x12.\n" +
+	"\x06secret\x18\x01 \x01(\v2\x16.slimcp.v1.GroupSecretR\x06secret\x12\x14\n" +
+	"\x05index\x18\x02 \x01(\x04R\x05index\"\x81\x01\n" +
+	"\vTokenRecord\x12\x12\n" +
+	"\x04hash\x18\x01 \x01(\fR\x04hash\x120\n" +
+	"\asession\x18\x02 \x01(\v2\x16.slimcp.v1.SessionNameR\asession\x12,\n" +
+	"\x12expires_unix_nanos\x18\x03 \x01(\x03R\x10expiresUnixNanos\"P\n" +
+	"\rReplicaRecord\x12\x1d\n" +
+	"\n" +
+	"replica_id\x18\x01 \x01(\tR\treplicaId\x12 \n" +
+	"\vfingerprint\x18\x02 \x01(\fR\vfingerprintB5Z3github.com/slim-cp/slim-cp/proto/slimcp/v1;slimcppbb\x06proto3"
 
 var (
 	file_proto_slimcp_v1_snapshot_proto_rawDescOnce sync.Once
@@ -1415,7 +1830,7 @@ func file_proto_slimcp_v1_snapshot_proto_rawDescGZIP() []byte {
 	return file_proto_slimcp_v1_snapshot_proto_rawDescData
 }
 
-var file_proto_slimcp_v1_snapshot_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_proto_slimcp_v1_snapshot_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_proto_slimcp_v1_snapshot_proto_goTypes = []any{
 	(*SnapshotHeader)(nil),     // 0: slimcp.v1.SnapshotHeader
 	(*SnapshotRecord)(nil),     // 1: slimcp.v1.SnapshotRecord
@@ -1430,40 +1845,53 @@ var file_proto_slimcp_v1_snapshot_proto_goTypes = []any{
 	(*AnnouncerRecord)(nil),    // 10: slimcp.v1.AnnouncerRecord
 	(*TombstoneRecord)(nil),    // 11: slimcp.v1.TombstoneRecord
 	(*EndedSessionRecord)(nil), // 12: slimcp.v1.EndedSessionRecord
-	(*FleetConfig)(nil),        // 13: slimcp.v1.FleetConfig
-	(*ConnectionDetail)(nil),   // 14: slimcp.v1.ConnectionDetail
-	(*SessionName)(nil),        // 15: slimcp.v1.SessionName
-	(LossReason)(0),            // 16: slimcp.v1.LossReason
-	(*Name)(nil),               // 17: slimcp.v1.Name
-	(AuthMethod)(0),            // 18: slimcp.v1.AuthMethod
+	(*SegmentRecord)(nil),      // 13: slimcp.v1.SegmentRecord
+	(*EdgeRecord)(nil),         // 14: slimcp.v1.EdgeRecord
+	(*SecretRecord)(nil),       // 15: slimcp.v1.SecretRecord
+	(*TokenRecord)(nil),        // 16: slimcp.v1.TokenRecord
+	(*ReplicaRecord)(nil),      // 17: slimcp.v1.ReplicaRecord
+	(*FleetConfig)(nil),        // 18: slimcp.v1.FleetConfig
+	(*ConnectionDetail)(nil),   // 19: slimcp.v1.ConnectionDetail
+	(*SessionName)(nil),        // 20: slimcp.v1.SessionName
+	(LossReason)(0),            // 21: slimcp.v1.LossReason
+	(*Name)(nil),               // 22: slimcp.v1.Name
+	(AuthMethod)(0),            // 23: slimcp.v1.AuthMethod
+	(*GroupSecret)(nil),        // 24: slimcp.v1.GroupSecret
 }
 var file_proto_slimcp_v1_snapshot_proto_depIdxs = []int32{
 	3,  // 0: slimcp.v1.SnapshotRecord.state:type_name -> slimcp.v1.StateRecord
-	13, // 1: slimcp.v1.SnapshotRecord.fleet:type_name -> slimcp.v1.FleetConfig
+	18, // 1: slimcp.v1.SnapshotRecord.fleet:type_name -> slimcp.v1.FleetConfig
 	4,  // 2: slimcp.v1.SnapshotRecord.node:type_name -> slimcp.v1.NodeRecord
 	8,  // 3: slimcp.v1.SnapshotRecord.link:type_name -> slimcp.v1.LinkRecord
 	9,  // 4: slimcp.v1.SnapshotRecord.name:type_name -> slimcp.v1.NameRecord
 	11, // 5: slimcp.v1.SnapshotRecord.tombstone:type_name -> slimcp.v1.TombstoneRecord
 	12, // 6: slimcp.v1.SnapshotRecord.ended_session:type_name -> slimcp.v1.EndedSessionRecord
-	5,  // 7: slimcp.v1.NodeRecord.sessions:type_name -> slimcp.v1.SessionRecord
-	6,  // 8: slimcp.v1.NodeRecord.last_session:type_name -> slimcp.v1.LostSession
-	14, // 9: slimcp.v1.NodeRecord.details:type_name -> slimcp.v1.ConnectionDetail
-	7,  // 10: slimcp.v1.NodeRecord.failures:type_name -> slimcp.v1.FailureRecord
-	15, // 11: slimcp.v1.SessionRecord.session:type_name -> slimcp.v1.SessionName
-	14, // 12: slimcp.v1.SessionRecord.details:type_name -> slimcp.v1.ConnectionDetail
-	15, // 13: slimcp.v1.LostSession.session:type_name -> slimcp.v1.SessionName
-	16, // 14: slimcp.v1.LostSession.reason:type_name -> slimcp.v1.LossReason
-	17, // 15: slimcp.v1.FailureRecord.name:type_name -> slimcp.v1.Name
-	18, // 16: slimcp.v1.LinkRecord.auth_method:type_name -> slimcp.v1.AuthMethod
-	17, // 17: slimcp.v1.NameRecord.name:type_name -> slimcp.v1.Name
-	10, // 18: slimcp.v1.NameRecord.announcers:type_name -> slimcp.v1.AnnouncerRecord
-	17, // 19: slimcp.v1.TombstoneRecord.name:type_name -> slimcp.v1.Name
-	15, // 20: slimcp.v1.EndedSessionRecord.session:type_name -> slimcp.v1.SessionName
-	21, // [21:21] is the sub-list for method output_type
-	21, // [21:21] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	13, // 7: slimcp.v1.SnapshotRecord.segment:type_name -> slimcp.v1.SegmentRecord
+	15, // 8: slimcp.v1.SnapshotRecord.secret:type_name -> slimcp.v1.SecretRecord
+	16, // 9: slimcp.v1.SnapshotRecord.token:type_name -> slimcp.v1.TokenRecord
+	17, // 10: slimcp.v1.SnapshotRecord.replica:type_name -> slimcp.v1.ReplicaRecord
+	5,  // 11: slimcp.v1.NodeRecord.sessions:type_name -> slimcp.v1.SessionRecord
+	6,  // 12: slimcp.v1.NodeRecord.last_session:type_name -> slimcp.v1.LostSession
+	19, // 13: slimcp.v1.NodeRecord.details:type_name -> slimcp.v1.ConnectionDetail
+	7,  // 14: slimcp.v1.NodeRecord.failures:type_name -> slimcp.v1.FailureRecord
+	20, // 15: slimcp.v1.SessionRecord.session:type_name -> slimcp.v1.SessionName
+	19, // 16: slimcp.v1.SessionRecord.details:type_name -> slimcp.v1.ConnectionDetail
+	20, // 17: slimcp.v1.LostSession.session:type_name -> slimcp.v1.SessionName
+	21, // 18: slimcp.v1.LostSession.reason:type_name -> slimcp.v1.LossReason
+	22, // 19: slimcp.v1.FailureRecord.name:type_name -> slimcp.v1.Name
+	23, // 20: slimcp.v1.LinkRecord.auth_method:type_name -> slimcp.v1.AuthMethod
+	22, // 21: slimcp.v1.NameRecord.name:type_name -> slimcp.v1.Name
+	10, // 22: slimcp.v1.NameRecord.announcers:type_name -> slimcp.v1.AnnouncerRecord
+	22, // 23: slimcp.v1.TombstoneRecord.name:type_name -> slimcp.v1.Name
+	20, // 24: slimcp.v1.EndedSessionRecord.session:type_name -> slimcp.v1.SessionName
+	14, // 25: slimcp.v1.SegmentRecord.edges:type_name -> slimcp.v1.EdgeRecord
+	24, // 26: slimcp.v1.SecretRecord.secret:type_name -> slimcp.v1.GroupSecret
+	20, // 27: slimcp.v1.TokenRecord.session:type_name -> slimcp.v1.SessionName
+	28, // [28:28] is the sub-list for method output_type
+	28, // [28:28] is the sub-list for method input_type
+	28, // [28:28] is the sub-list for extension type_name
+	28, // [28:28] is the sub-list for extension extendee
+	0,  // [0:28] is the sub-list for field type_name
 }
 
 func init() { file_proto_slimcp_v1_snapshot_proto_init() }
@@ -1480,6 +1908,10 @@ func file_proto_slimcp_v1_snapshot_proto_init() {
 		(*SnapshotRecord_Name)(nil),
 		(*SnapshotRecord_Tombstone)(nil),
 		(*SnapshotRecord_EndedSession)(nil),
+		(*SnapshotRecord_Segment)(nil),
+		(*SnapshotRecord_Secret)(nil),
+		(*SnapshotRecord_Token)(nil),
+		(*SnapshotRecord_Replica)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1487,7 +1919,7 @@ func file_proto_slimcp_v1_snapshot_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_proto_slimcp_v1_snapshot_proto_rawDesc), len(file_proto_slimcp_v1_snapshot_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   13,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -347,8 +347,10 @@ type FleetConfig struct {
 	EnforcedConnection *EnforcedConnection    `protobuf:"bytes,2,opt,name=enforced_connection,json=enforcedConnection,proto3" json:"enforced_connection,omitempty"`
 	RegistrationAuth   string                 `protobuf:"bytes,3,opt,name=registration_auth,json=registrationAuth,proto3" json:"registration_auth,omitempty"` // none, shared_secret, spire
 	Graces             *Graces                `protobuf:"bytes,4,opt,name=graces,proto3" json:"graces,omitempty"`
-	unknownFields      protoimpl.UnknownFields
-	sizeCache          protoimpl.SizeCache
+	// Registration secrets that a file gives, by group, with shared_secret.
+	Secrets       []*GroupSecret `protobuf:"bytes,5,rep,name=secrets,proto3" json:"secrets,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *FleetConfig) Reset() {
@@ -409,6 +411,75 @@ func (x *FleetConfig) GetGraces() *Graces {
 	return nil
 }
 
+func (x *FleetConfig) GetSecrets() []*GroupSecret {
+	if x != nil {
+		return x.Secrets
+	}
+	return nil
+}
+
+// GroupSecret is what the nodes of a group prove their membership with.
+type GroupSecret struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Group  string                 `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
+	Secret []byte                 `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`
+	// Names the key that the secret is encrypted with; empty: it is plain.
+	KeyId         string `protobuf:"bytes,3,opt,name=key_id,json=keyId,proto3" json:"key_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GroupSecret) Reset() {
+	*x = GroupSecret{}
+	mi := &file_proto_slimcp_v1_types_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GroupSecret) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GroupSecret) ProtoMessage() {}
+
+func (x *GroupSecret) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_slimcp_v1_types_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GroupSecret.ProtoReflect.Descriptor instead.
+func (*GroupSecret) Descriptor() ([]byte, []int) {
+	return file_proto_slimcp_v1_types_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *GroupSecret) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *GroupSecret) GetSecret() []byte {
+	if x != nil {
+		return x.Secret
+	}
+	return nil
+}
+
+func (x *GroupSecret) GetKeyId() string {
+	if x != nil {
+		return x.KeyId
+	}
+	return ""
+}
+
 type Topology struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// None: the topology is managed through the API.
@@ -419,7 +490,7 @@ type Topology struct {
 
 func (x *Topology) Reset() {
 	*x = Topology{}
-	mi := &file_proto_slimcp_v1_types_proto_msgTypes[4]
+	mi := &file_proto_slimcp_v1_types_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -431,7 +502,7 @@ func (x *Topology) String() string {
 func (*Topology) ProtoMessage() {}
 
 func (x *Topology) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_slimcp_v1_types_proto_msgTypes[4]
+	mi := &file_proto_slimcp_v1_types_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -444,7 +515,7 @@ func (x *Topology) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Topology.ProtoReflect.Descriptor instead.
 func (*Topology) Descriptor() ([]byte, []int) {
-	return file_proto_slimcp_v1_types_proto_rawDescGZIP(), []int{4}
+	return file_proto_slimcp_v1_types_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Topology) GetSegments() []*Segment {
@@ -464,7 +535,7 @@ type Segment struct {
 
 func (x *Segment) Reset() {
 	*x = Segment{}
-	mi := &file_proto_slimcp_v1_types_proto_msgTypes[5]
+	mi := &file_proto_slimcp_v1_types_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -476,7 +547,7 @@ func (x *Segment) String() string {
 func (*Segment) ProtoMessage() {}
 
 func (x *Segment) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_slimcp_v1_types_proto_msgTypes[5]
+	mi := &file_proto_slimcp_v1_types_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -489,7 +560,7 @@ func (x *Segment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Segment.ProtoReflect.Descriptor instead.
 func (*Segment) Descriptor() ([]byte, []int) {
-	return file_proto_slimcp_v1_types_proto_rawDescGZIP(), []int{5}
+	return file_proto_slimcp_v1_types_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Segment) GetName() string {
@@ -516,7 +587,7 @@ type Adjacency struct {
 
 func (x *Adjacency) Reset() {
 	*x = Adjacency{}
-	mi := &file_proto_slimcp_v1_types_proto_msgTypes[6]
+	mi := &file_proto_slimcp_v1_types_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -528,7 +599,7 @@ func (x *Adjacency) String() string {
 func (*Adjacency) ProtoMessage() {}
 
 func (x *Adjacency) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_slimcp_v1_types_proto_msgTypes[6]
+	mi := &file_proto_slimcp_v1_types_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -541,7 +612,7 @@ func (x *Adjacency) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Adjacency.ProtoReflect.Descriptor instead.
 func (*Adjacency) Descriptor() ([]byte, []int) {
-	return file_proto_slimcp_v1_types_proto_rawDescGZIP(), []int{6}
+	return file_proto_slimcp_v1_types_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Adjacency) GetGroup() string {
@@ -570,7 +641,7 @@ type EnforcedConnection struct {
 
 func (x *EnforcedConnection) Reset() {
 	*x = EnforcedConnection{}
-	mi := &file_proto_slimcp_v1_types_proto_msgTypes[7]
+	mi := &file_proto_slimcp_v1_types_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -582,7 +653,7 @@ func (x *EnforcedConnection) String() string {
 func (*EnforcedConnection) ProtoMessage() {}
 
 func (x *EnforcedConnection) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_slimcp_v1_types_proto_msgTypes[7]
+	mi := &file_proto_slimcp_v1_types_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -595,7 +666,7 @@ func (x *EnforcedConnection) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnforcedConnection.ProtoReflect.Descriptor instead.
 func (*EnforcedConnection) Descriptor() ([]byte, []int) {
-	return file_proto_slimcp_v1_types_proto_rawDescGZIP(), []int{7}
+	return file_proto_slimcp_v1_types_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *EnforcedConnection) GetTimeoutMs() uint32 {
@@ -631,7 +702,7 @@ type Keepalive struct {
 
 func (x *Keepalive) Reset() {
 	*x = Keepalive{}
-	mi := &file_proto_slimcp_v1_types_proto_msgTypes[8]
+	mi := &file_proto_slimcp_v1_types_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -643,7 +714,7 @@ func (x *Keepalive) String() string {
 func (*Keepalive) ProtoMessage() {}
 
 func (x *Keepalive) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_slimcp_v1_types_proto_msgTypes[8]
+	mi := &file_proto_slimcp_v1_types_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -656,7 +727,7 @@ func (x *Keepalive) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Keepalive.ProtoReflect.Descriptor instead.
 func (*Keepalive) Descriptor() ([]byte, []int) {
-	return file_proto_slimcp_v1_types_proto_rawDescGZIP(), []int{8}
+	return file_proto_slimcp_v1_types_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Keepalive) GetTcpKeepaliveMs() uint64 {
@@ -702,7 +773,7 @@ type Graces struct {
 
 func (x *Graces) Reset() {
 	*x = Graces{}
-	mi := &file_proto_slimcp_v1_types_proto_msgTypes[9]
+	mi := &file_proto_slimcp_v1_types_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -714,7 +785,7 @@ func (x *Graces) String() string {
 func (*Graces) ProtoMessage() {}
 
 func (x *Graces) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_slimcp_v1_types_proto_msgTypes[9]
+	mi := &file_proto_slimcp_v1_types_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -727,7 +798,7 @@ func (x *Graces) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Graces.ProtoReflect.Descriptor instead.
 func (*Graces) Descriptor() ([]byte, []int) {
-	return file_proto_slimcp_v1_types_proto_rawDescGZIP(), []int{9}
+	return file_proto_slimcp_v1_types_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Graces) GetFailoverMs() uint64 {
@@ -801,12 +872,17 @@ const file_proto_slimcp_v1_types_proto_rawDesc = "" +
 	"\vauth_method\x18\x04 \x01(\x0e2\x15.slimcp.v1.AuthMethodR\n" +
 	"authMethod\x12!\n" +
 	"\ftrust_domain\x18\x05 \x01(\tR\vtrustDomainB\x14\n" +
-	"\x12_external_endpoint\"\xe6\x01\n" +
+	"\x12_external_endpoint\"\x98\x02\n" +
 	"\vFleetConfig\x12/\n" +
 	"\btopology\x18\x01 \x01(\v2\x13.slimcp.v1.TopologyR\btopology\x12N\n" +
 	"\x13enforced_connection\x18\x02 \x01(\v2\x1d.slimcp.v1.EnforcedConnectionR\x12enforcedConnection\x12+\n" +
 	"\x11registration_auth\x18\x03 \x01(\tR\x10registrationAuth\x12)\n" +
-	"\x06graces\x18\x04 \x01(\v2\x11.slimcp.v1.GracesR\x06graces\":\n" +
+	"\x06graces\x18\x04 \x01(\v2\x11.slimcp.v1.GracesR\x06graces\x120\n" +
+	"\asecrets\x18\x05 \x03(\v2\x16.slimcp.v1.GroupSecretR\asecrets\"R\n" +
+	"\vGroupSecret\x12\x14\n" +
+	"\x05group\x18\x01 \x01(\tR\x05group\x12\x16\n" +
+	"\x06secret\x18\x02 \x01(\fR\x06secret\x12\x15\n" +
+	"\x06key_id\x18\x03 \x01(\tR\x05keyId\":\n" +
 	"\bTopology\x12.\n" +
 	"\bsegments\x18\x01 \x03(\v2\x12.slimcp.v1.SegmentR\bsegments\"I\n" +
 	"\aSegment\x12\x12\n" +
@@ -866,7 +942,7 @@ func file_proto_slimcp_v1_types_proto_rawDescGZIP() []byte {
 }
 
 var file_proto_slimcp_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_proto_slimcp_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_proto_slimcp_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_proto_slimcp_v1_types_proto_goTypes = []any{
 	(AuthMethod)(0),            // 0: slimcp.v1.AuthMethod
 	(LossReason)(0),            // 1: slimcp.v1.LossReason
@@ -874,26 +950,28 @@ var file_proto_slimcp_v1_types_proto_goTypes = []any{
 	(*Name)(nil),               // 3: slimcp.v1.Name
 	(*ConnectionDetail)(nil),   // 4: slimcp.v1.ConnectionDetail
 	(*FleetConfig)(nil),        // 5: slimcp.v1.FleetConfig
-	(*Topology)(nil),           // 6: slimcp.v1.Topology
-	(*Segment)(nil),            // 7: slimcp.v1.Segment
-	(*Adjacency)(nil),          // 8: slimcp.v1.Adjacency
-	(*EnforcedConnection)(nil), // 9: slimcp.v1.EnforcedConnection
-	(*Keepalive)(nil),          // 10: slimcp.v1.Keepalive
-	(*Graces)(nil),             // 11: slimcp.v1.Graces
+	(*GroupSecret)(nil),        // 6: slimcp.v1.GroupSecret
+	(*Topology)(nil),           // 7: slimcp.v1.Topology
+	(*Segment)(nil),            // 8: slimcp.v1.Segment
+	(*Adjacency)(nil),          // 9: slimcp.v1.Adjacency
+	(*EnforcedConnection)(nil), // 10: slimcp.v1.EnforcedConnection
+	(*Keepalive)(nil),          // 11: slimcp.v1.Keepalive
+	(*Graces)(nil),             // 12: slimcp.v1.Graces
 }
 var file_proto_slimcp_v1_types_proto_depIdxs = []int32{
 	0,  // 0: slimcp.v1.ConnectionDetail.auth_method:type_name -> slimcp.v1.AuthMethod
-	6,  // 1: slimcp.v1.FleetConfig.topology:type_name -> slimcp.v1.Topology
-	9,  // 2: slimcp.v1.FleetConfig.enforced_connection:type_name -> slimcp.v1.EnforcedConnection
-	11, // 3: slimcp.v1.FleetConfig.graces:type_name -> slimcp.v1.Graces
-	7,  // 4: slimcp.v1.Topology.segments:type_name -> slimcp.v1.Segment
-	8,  // 5: slimcp.v1.Segment.links:type_name -> slimcp.v1.Adjacency
-	10, // 6: slimcp.v1.EnforcedConnection.keepalive:type_name -> slimcp.v1.Keepalive
-	7,  // [7:7] is the sub-list for method output_type
-	7,  // [7:7] is the sub-list for method input_type
-	7,  // [7:7] is the sub-list for extension type_name
-	7,  // [7:7] is the sub-list for extension extendee
-	0,  // [0:7] is the sub-list for field type_name
+	7,  // 1: slimcp.v1.FleetConfig.topology:type_name -> slimcp.v1.Topology
+	10, // 2: slimcp.v1.FleetConfig.enforced_connection:type_name -> slimcp.v1.EnforcedConnection
+	12, // 3: slimcp.v1.FleetConfig.graces:type_name -> slimcp.v1.Graces
+	6,  // 4: slimcp.v1.FleetConfig.secrets:type_name -> slimcp.v1.GroupSecret
+	8,  // 5: slimcp.v1.Topology.segments:type_name -> slimcp.v1.Segment
+	9,  // 6: slimcp.v1.Segment.links:type_name -> slimcp.v1.Adjacency
+	11, // 7: slimcp.v1.EnforcedConnection.keepalive:type_name -> slimcp.v1.Keepalive
+	8,  // [8:8] is the sub-list for method output_type
+	8,  // [8:8] is the sub-list for method input_type
+	8,  // [8:8] is the sub-list for extension type_name
+	8,  // [8:8] is the sub-list for extension extendee
+	0,  // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_proto_slimcp_v1_types_proto_init() }
@@ -902,14 +980,14 @@ func file_proto_slimcp_v1_types_proto_init() {
 		return
 	}
 	file_proto_slimcp_v1_types_proto_msgTypes[2].OneofWrappers = []any{}
-	file_proto_slimcp_v1_types_proto_msgTypes[7].OneofWrappers = []any{}
+	file_proto_slimcp_v1_types_proto_msgTypes[8].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_proto_slimcp_v1_types_proto_rawDesc), len(file_proto_slimcp_v1_types_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   10,
+			NumMessages:   11,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

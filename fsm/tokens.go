@@ -1,0 +1,70 @@
+package fsm
+
+import (
+	"errors"
+	"time"
+
+	"github.com/slim-cp/slim-cp/proto/slimcp/v1"
+)
+
+// maxTokens bounds the used tokens that are remembered. Each is kept until it
+// could not be used any more, an hour at most.
+const maxTokens = 200_000
+
+// Errors that refuse a registration.
+var (
+	ErrNoSecret = errors.New("no registration secret is configured for the group")
+	ErrReplayed = errors.New("registration token was used before")
+)
+
+// admit decides what of a registration's credentials only the log can: that the
+// group may still register, and that a token opens one session only. A
+// registration of a stream that goes on was admitted before (protocol S5).
+func (a *applier) admit(name SessionName, command *slimcppb.RegisterNode) error {
+	if a.fleet.GetRegistrationAuth() != SharedSecret || command.GetResumed() {
+		return nil
+	}
+	if _, ok := a.Secret(command.GetGroup()); !ok || command.GetGroup() == "" {
+		return ErrNoSecret
+	}
+	a.expireTokens()
+	token := usedToken{
+		hash:    string(command.GetTokenHash()),
+		session: name,
+		expires: timeFromProto(command.GetTokenExpiresUnixNanos()),
+	}
+	if token.hash == "" {
+		return nil // southbound refuses an absent token
+	}
+	if used, ok := a.tokens.get(token); ok && used.session != name {
+		return ErrReplayed
+	}
+	a.setToken(token)
+	return nil
+}
+
+func (a *applier) setToken(token usedToken) {
+	a.tokens.set(token)
+	a.tokenExpires.set(token)
+}
+
+func (a *applier) expireTokens() {
+	var expired []usedToken
+	excess := a.tokens.len() - maxTokens + 1
+	for token := range a.tokenExpires.all() {
+		if len(expired) >= excess && token.expires.After(a.now()) {
+			break
+		}
+		expired = append(expired, token)
+	}
+	for _, token := range expired {
+		a.tokens.delete(token)
+		a.tokenExpires.delete(token)
+	}
+}
+
+// TokenUsed reports whether a token opened a session other than the given one.
+func (t *tables) TokenUsed(hash string, session SessionName, now time.Time) bool {
+	used, ok := t.tokens.get(usedToken{hash: hash})
+	return ok && used.session != session && used.expires.After(now)
+}

@@ -1,0 +1,131 @@
+package load_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/slim-cp/slim-cp/dataplane"
+	"github.com/slim-cp/slim-cp/fsm"
+	"github.com/slim-cp/slim-cp/proto/slimcp/v1"
+)
+
+// hub is the group that all others are linked with.
+const hub = "group-1"
+
+// pollInterval is the pause between two looks at a fleet that converges.
+const pollInterval = 100 * time.Millisecond
+
+// fleetSize is what a run registers.
+type fleetSize struct {
+	groups, nodesPerGroup, names int // names in each group
+}
+
+// routes is the number of routes that listings show when a star of this size
+// has converged: one template for each name, and one route for each name and
+// direction of a link.
+func (s fleetSize) routes() int {
+	templates := s.groups * s.names
+	fromHub := (s.groups - 1) * s.names
+	fromOthers := (s.groups - 1) * (s.groups - 1) * s.names
+	return templates + fromHub + fromOthers
+}
+
+// converge starts a replica and a fleet, and returns how long it takes from the
+// start of the first node until every route is applied and every message
+// arrives. It stops both.
+func converge(tb testing.TB, size fleetSize, within time.Duration) time.Duration {
+	tb.Helper()
+	r := startReplica(tb, &slimcppb.Topology{Segments: []*slimcppb.Segment{{
+		Name:  fsm.DefaultSegment,
+		Links: []*slimcppb.Adjacency{{Group: hub, Neighbors: []string{fsm.Wildcard}}},
+	}}})
+	defer r.stop(tb)
+	fleet, err := dataplane.NewFleet(dataplane.FleetOptions{
+		Groups: size.groups, NodesPerGroup: size.nodesPerGroup, Names: size.names,
+		Node: dataplane.NodeOptions{Servers: []string{r.address}},
+	})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer fleet.Close()
+
+	ctx, cancel := context.WithTimeout(tb.Context(), within)
+	defer cancel()
+	begin := time.Now()
+	if err := fleet.Start(); err != nil {
+		tb.Fatal(err)
+	}
+	if err := fleet.WaitRegistered(ctx); err != nil {
+		tb.Fatal(err)
+	}
+	registered := time.Since(begin)
+	waitFor(ctx, tb, "every route is applied", func() error { return routesApplied(r.View(), size.routes()) })
+	applied := time.Since(begin)
+	waitFor(ctx, tb, "every message arrives", func() error { return delivered(fleet) })
+	complete := time.Since(begin)
+	tb.Logf("registered after %v, routes applied after %v, delivery checked after %v", registered, applied, complete)
+	return complete
+}
+
+// routesApplied returns nil if as many routes as wanted are listed, all of them
+// applied.
+func routesApplied(view *fsm.View, want int) error {
+	count, applied := 0, 0
+	for route := range view.Routes(fsm.RouteFilter{}) {
+		count++
+		if route.Status == fsm.RouteApplied {
+			applied++
+		}
+	}
+	if count != want || applied != want {
+		return fmt.Errorf("%d routes, %d applied, want %d", count, applied, want)
+	}
+	return nil
+}
+
+// delivered returns nil if a message from every node to every name arrives
+// exactly once.
+func delivered(fleet *dataplane.Fleet) error {
+	if defects := fleet.Network.Matrix().Complete(dataplane.Everything); len(defects) > 0 {
+		return fmt.Errorf("%d defects, such as %v", len(defects), defects[0])
+	}
+	return nil
+}
+
+// waitFor looks until the condition holds, and fails the test with its last
+// error when the context ends first.
+func waitFor(ctx context.Context, tb testing.TB, what string, condition func() error) {
+	tb.Helper()
+	ticker := time.NewTicker(pollInterval)
+	defer ticker.Stop()
+	for {
+		err := condition()
+		if err == nil {
+			return
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			tb.Fatalf("%s: not in time: %v", what, err)
+		}
+	}
+}
+
+// The generator itself works, with two names on some nodes and none on others.
+func TestConvergeSmallFleet(t *testing.T) {
+	converge(t, fleetSize{groups: 5, nodesPerGroup: 4, names: 6}, 30*time.Second)
+}
+
+// BenchmarkConverge1000Nodes is the fleet of a large operator, started at once:
+// 100 groups in a star, with 10 nodes and 10 names each.
+func BenchmarkConverge1000Nodes(b *testing.B) {
+	size := fleetSize{groups: 100, nodesPerGroup: 10, names: 10}
+	var total time.Duration
+	for b.Loop() {
+		total += converge(b, size, 10*time.Minute)
+	}
+	b.ReportMetric(total.Seconds()/float64(b.N), "s-to-converge")
+	b.ReportMetric(float64(size.routes()), "routes")
+}

@@ -64,6 +64,15 @@ func waitReady(tb testing.TB, replica *cluster.Replica) {
 	}
 }
 
+func waitDone(tb testing.TB, replica *cluster.Replica) {
+	tb.Helper()
+	select {
+	case <-replica.Done():
+	case <-time.After(patience):
+		tb.Fatal("the replica goes on")
+	}
+}
+
 func stop(tb testing.TB, replica *cluster.Replica) {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)

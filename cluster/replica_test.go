@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -88,7 +89,7 @@ func TestDataDirHasOneUser(t *testing.T) {
 	options := cluster.Options{DataDir: t.TempDir()}
 	first := start(t, options)
 	_, err := open(t, options)
-	if !errors.Is(err, cluster.ErrDataDir) || !strings.Contains(err.Error(), options.DataDir) || strings.Contains(err.Error(), "\n") {
+	if !errors.Is(err, cluster.ErrDataDir) || !strings.Contains(err.Error(), fmt.Sprintf("%s is in use by another slim-cp (process %d)", options.DataDir, os.Getpid())) {
 		t.Fatalf("second user: %v", err)
 	}
 	propose(t, first, register(1))
@@ -272,7 +273,7 @@ func TestForeignLogIsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	<-replica.Done()
+	waitDone(t, replica)
 	if err := replica.Err(); !errors.Is(err, cluster.ErrWrongCluster) {
 		t.Errorf("foreign log: %v", err)
 	}
@@ -331,7 +332,7 @@ func TestNewerCommandStopsTheReplica(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	<-replica.Done()
+	waitDone(t, replica)
 	if err := replica.Err(); !errors.Is(err, cluster.ErrUnknownSchema) {
 		t.Errorf("error of the replica: %v", err)
 	}
@@ -394,7 +395,7 @@ func TestFailedTermWriteFailsTheReplicaWithoutPanic(t *testing.T) {
 	stable.failing.Store(true)
 	logs.setFailure(errors.New("input/output error")) // The next election writes a term.
 	_, _ = replica.Propose(t.Context(), register(1))
-	<-replica.Done()
+	waitDone(t, replica)
 	if err := replica.Err(); !errors.Is(err, cluster.ErrStoreFailed) {
 		t.Errorf("error of the replica: %v", err)
 	}
@@ -413,7 +414,7 @@ func TestHangingDiskFailsTheReplica(t *testing.T) {
 		if _, err := replica.Propose(ctx, register(1)); !errors.Is(err, cluster.ErrUnknownOutcome) || !errors.Is(err, cluster.ErrStoreFailed) {
 			t.Errorf("proposal to a hanging disk: %v", err)
 		}
-		<-replica.Done()
+		waitDone(t, replica)
 		if took := time.Since(began); took != cluster.StoreLimit {
 			t.Errorf("noticed after %s", took)
 		}

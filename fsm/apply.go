@@ -6,6 +6,8 @@ import (
 	"slices"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/slim-cp/slim-cp/proto/slimcp/v1"
 )
 
@@ -41,7 +43,8 @@ func (a *applier) pick(n int) int {
 	return int(a.random.Uint64() % uint64(n))
 }
 
-// apply runs the fences, then the command. An error leaves the state as it was.
+// apply runs the fences, then the command. A command that fails changes nothing but
+// the clock and, of a session that it names, the sequence number.
 func (a *applier) apply() Result {
 	if schema := a.command.GetSchema(); schema > SchemaVersion {
 		return Result{Err: fmt.Errorf("%w: command needs schema %d, this binary knows %d", ErrSchema, schema, SchemaVersion)}
@@ -57,11 +60,23 @@ func (a *applier) apply() Result {
 		return Result{Err: ErrNotInitialised}
 	case a.command.GetGeneration() != a.meta.Generation:
 		return Result{Err: ErrStaleGeneration}
-	case a.command.GetTerm() != 0 && a.command.GetTerm() != a.term:
+	case a.command.GetTerm() != a.term && (a.command.GetTerm() != 0 || leadersWork(a.command)):
 		return Result{Err: ErrStaleTerm}
 	}
 	a.advanceClock()
 	return a.dispatch()
+}
+
+// leadersWork reports whether only a leadership may decide a command, so that it
+// must carry a term (protocol C14).
+func leadersWork(command *slimcppb.Command) bool {
+	switch command.GetPayload().(type) {
+	case *slimcppb.Command_DepartNode, *slimcppb.Command_NodeLeft, *slimcppb.Command_ExpireNodes,
+		*slimcppb.Command_NodeReconciled, *slimcppb.Command_Observed, *slimcppb.Command_ReplaceLink,
+		*slimcppb.Command_PurgeTombstones:
+		return true
+	}
+	return false
 }
 
 func (a *applier) advanceClock() {
@@ -165,7 +180,7 @@ func (a *applier) forgetEnded(replica, boot string) {
 		}
 	}
 	for _, ended := range forget {
-		a.ended.delete(ended)
+		a.unbar(ended)
 	}
 }
 
@@ -178,10 +193,13 @@ func (a *applier) setFleetConfig(command *slimcppb.SetFleetConfig) Result {
 	if command.GetConfig() == nil {
 		return Result{}
 	}
+	before := a.fleet
 	a.fleet = command.GetConfig()
 	a.meta.FleetRevision = a.index()
 	a.changes.Fleet = true
-	a.topologyChanged()
+	if !proto.Equal(before.GetTopology(), a.fleet.GetTopology()) {
+		a.topologyChanged() // anything else leaves the paths as they are
+	}
 	return Result{}
 }
 

@@ -141,7 +141,7 @@ func (a *applier) linkObserved(node *Node, seen *slimcppb.LinkObservation) {
 }
 
 func (a *applier) linkSeenUp(link *Link, destination string) {
-	if _, known := a.Node(destination); !known {
+	if node, known := a.Node(destination); !known || node.State != NodePresent {
 		return // its own registration will report the link
 	}
 	switch {
@@ -168,6 +168,9 @@ func (a *applier) replaceLink(command *slimcppb.ReplaceLink) Result {
 	case command.GetSourceNodeId() != "":
 		return a.reroute(link, command)
 	}
+	if !a.canLink(link.SourceGroup, link.DestGroup) {
+		return Result{Err: ErrStale} // a bad link is better than none
+	}
 	return Result{LinkID: a.replace(link, command.GetReason())}
 }
 
@@ -175,7 +178,7 @@ func (a *applier) replaceLink(command *slimcppb.ReplaceLink) Result {
 // node's own settings. If that fails too the others are tried again.
 func (a *applier) dialWithFullState(old *Link) string {
 	link := *old
-	link.FullState, link.Tried, link.Failures = true, nil, 0
+	link.FullState, link.Tried = true, nil
 	link.Status, link.StatusMessage, link.Acked = LinkPending, "dialled with the node's own settings: "+old.StatusMessage, false
 	a.restamp(&link)
 	a.setLink(&link)
@@ -205,6 +208,7 @@ func (a *applier) reroute(link *Link, command *slimcppb.ReplaceLink) Result {
 		moved := *link
 		moved.EndpointNode, moved.Tried, moved.FullState = dialled.ID, tried, false
 		a.moveSource(&moved, source.ID)
+		a.keepFailures(link.ID, link.Failures)
 		return Result{LinkID: link.ID}
 	}
 	a.deleteLink(link, command.GetReason())
@@ -215,7 +219,18 @@ func (a *applier) reroute(link *Link, command *slimcppb.ReplaceLink) Result {
 	trying := *created
 	trying.Tried = tried
 	a.setLink(&trying)
+	a.keepFailures(created.ID, link.Failures)
 	return Result{LinkID: created.ID}
+}
+
+// keepFailures carries the count on, so that the back-off of a pair that nobody
+// can link goes on growing.
+func (a *applier) keepFailures(linkID string, failures uint32) {
+	if link, ok := a.Link(linkID); ok {
+		counted := *link
+		counted.Failures = failures
+		a.setLink(&counted)
+	}
 }
 
 func (a *applier) replace(link *Link, reason string) string {

@@ -36,12 +36,12 @@ func (a *applier) registerNode(command *slimcppb.RegisterNode) Result {
 		Epoch:        cmp.Or(command.GetProvisionalEpoch(), a.index()),
 		Details:      detailsFromProto(command.GetDetails()),
 		PeerAddress:  command.GetPeerAddress(),
-		Resumed:      command.GetResumed(),
+		Resumed:      command.GetResumed() && command.GetProvisionalEpoch() == 0,
 		RegisteredAt: a.now(),
 	}
 	node, detailsBefore := a.openSession(command, session)
 	if newest, _ := node.CommandSession(); newest.Name == name {
-		if !session.Resumed {
+		if !command.GetResumed() {
 			a.syncLinks(node, command.GetLinks())
 		}
 		if !slices.Equal(detailsBefore, node.Details) {
@@ -92,29 +92,44 @@ func newCommandSession(node *Node, session Session) {
 	node.Silent = false
 }
 
-// sessionLost ends a session. Of a session that is not known it bars the name,
-// since its registration may still be under way (protocol S2).
+// sessionLost ends a session and bars its name, since a registration of it may
+// still be under way (protocol S2).
 func (a *applier) sessionLost(command *slimcppb.SessionLost) Result {
 	name := sessionNameFromProto(command.GetSession())
 	if name.IsZero() {
 		return Result{Err: fmt.Errorf("%w: no session name", ErrInvalid)}
 	}
-	if !a.endSession(name, command.GetReason()) {
-		if a.ended.len() >= maxEnded {
-			for oldest := range a.ended.all() {
-				a.ended.delete(oldest)
-				break
-			}
-		}
-		a.ended.set(endedSession{name: name, index: a.index()})
-	}
+	a.endSession(name, command.GetReason())
+	a.bar(endedSession{name: name, index: a.index()})
 	return Result{}
 }
 
-func (a *applier) endSession(name SessionName, reason slimcppb.LossReason) bool {
+// bar remembers that a session is over, so that a registration of its name that
+// comes behind does not revive it. The oldest are forgotten: a proposal is not
+// under way for ever.
+func (a *applier) bar(ended endedSession) {
+	if a.ended.has(ended) {
+		return
+	}
+	if a.ended.len() >= maxEnded {
+		for oldest := range a.endedOrder.all() {
+			a.unbar(oldest)
+			break
+		}
+	}
+	a.ended.set(ended)
+	a.endedOrder.set(ended)
+}
+
+func (a *applier) unbar(ended endedSession) {
+	a.ended.delete(ended)
+	a.endedOrder.delete(ended)
+}
+
+func (a *applier) endSession(name SessionName, reason slimcppb.LossReason) {
 	old, ok := a.SessionNode(name)
 	if !ok {
-		return false
+		return
 	}
 	before, _ := old.CommandSession()
 	node := *old
@@ -130,7 +145,9 @@ func (a *applier) endSession(name SessionName, reason slimcppb.LossReason) bool 
 	if !node.Connected() {
 		a.confirmDeleted(node.ID)
 	}
-	return true
+	if node.State == NodePresent && !slices.Equal(old.Details, node.Details) {
+		a.refreshEndpoint(&node)
+	}
 }
 
 // deregisterNode begins the end of a node that says goodbye (protocol D5).

@@ -166,9 +166,6 @@ func (v *View) checkPaths(record *NameRecord) error {
 			return err
 		}
 		for _, segment := range v.graph.segments {
-			if len(v.graph.segments) > 1 || !segment.graph.Has(group.Name) {
-				continue
-			}
 			for _, announcing := range groups {
 				_, connected := v.reachable(segment, group.Name, announcing)
 				if connected && announcing != group.Name && reached[announcing] != 1 {

@@ -64,6 +64,12 @@ func (a *applier) createLink(group, peer, prefer string) *Link {
 	return nil
 }
 
+// canLink reports whether createLink would make a link.
+func (a *applier) canLink(group, peer string) bool {
+	ours, theirs := a.candidates(group), a.candidates(peer)
+	return len(ours) > 0 && len(theirs) > 0 && len(reachable(ours))+len(reachable(theirs)) > 0
+}
+
 // candidates returns the nodes of a group that may be given new links, by id.
 func (a *applier) candidates(group string) []*Node {
 	var candidates []*Node

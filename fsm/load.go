@@ -52,7 +52,7 @@ func (l *loader) load(record *slimcppb.SnapshotRecord) error {
 		}
 		l.tables.tombstones.set(tombstone)
 	case *slimcppb.SnapshotRecord_EndedSession:
-		l.tables.ended.set(endedSession{
+		l.applier.bar(endedSession{
 			name: sessionNameFromProto(r.EndedSession.GetSession()), index: r.EndedSession.GetIndex(),
 		})
 	case *slimcppb.SnapshotRecord_Segment:

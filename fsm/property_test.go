@@ -199,6 +199,18 @@ func (f *fleet) drawTopology(t *rapid.T) *slimcppb.Command {
 			return topologyCommand(linksSegment(DefaultSegment, [2]string{"a", "b"}, [2]string{"c", "d"}, [2]string{"b", "hub"}, [2]string{"hub", "a"}))
 		},
 		func() *slimcppb.Command { return topologyCommand() },
+		func() *slimcppb.Command {
+			return topologyCommand(linksSegment("one-$group", [2]string{"hub", "$group"}), linksSegment("two-$group", [2]string{"a", "$group"}))
+		},
+		func() *slimcppb.Command {
+			return topologyCommand(linksSegment("to-$group", [2]string{"hub", "$group"}, [2]string{"a", "$group"}))
+		},
+		func() *slimcppb.Command {
+			return topologyCommand(
+				linksSegment("1", [2]string{"a", "b"}, [2]string{"b", "c"}),
+				linksSegment("2", [2]string{"a", "c"}, [2]string{"c", "d"}),
+				linksSegment("3", [2]string{"hub", Wildcard}))
+		},
 	}).Draw(t, "topology")()
 }
 

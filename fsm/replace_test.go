@@ -130,13 +130,13 @@ func TestReplaceLinkMakesALinkWithANewID(t *testing.T) {
 	h.check()
 }
 
-func TestAReplacedLinkWaitsForNodesThatCanBeLinked(t *testing.T) {
+func TestALinkIsNotReplacedWhileNobodyCouldMakeANewOne(t *testing.T) {
 	h := unclaimed(t)
 	h.lose(h.commandSession("b/n1"))
-	result := h.must(replaceCommand(h.between("a", "b")))
-	equal(t, "new id", result.LinkID, "")
-	h.unlinked("a", "b")
+	old := h.between("a", "b")
+	h.refuse(replaceCommand(old), ErrStale)
+	equal(t, "link", h.between("a", "b").ID, old.ID)
 	h.register("b", "n1")
-	h.between("a", "b")
+	h.must(replaceCommand(h.between("a", "b")))
 	h.check()
 }

@@ -176,7 +176,7 @@ func ReadSnapshot(r io.Reader) (*Snapshot, error) {
 		return nil, fmt.Errorf("%w: format %d, this binary reads %d", ErrSnapshot, header.GetFormat(), snapshotFormat)
 	}
 	if header.GetSchema() > SchemaVersion {
-		return nil, fmt.Errorf("%w: schema %d, this binary knows %d", ErrSnapshot, header.GetSchema(), SchemaVersion)
+		return nil, fmt.Errorf("%w: %w: schema %d, this binary knows %d", ErrSnapshot, ErrSchema, header.GetSchema(), SchemaVersion)
 	}
 	loader := newLoader(header)
 	records, err := in.records(loader)
@@ -260,6 +260,9 @@ func (f *frameReader) trailer(records uint64) error {
 	}
 	if string(trailer.GetSha256()) != string(sum) {
 		return errors.New("SHA-256 differs")
+	}
+	if n, _ := io.CopyN(io.Discard, f.r, 1); n > 0 {
+		return errors.New("there is something behind the trailer")
 	}
 	return nil
 }

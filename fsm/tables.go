@@ -81,12 +81,13 @@ type tables struct {
 	names      table[*NameRecord]
 	tombstones table[*Tombstone]
 	groups     table[*Group]
-	// ended holds names of sessions that were lost before they were registered,
-	// so that a registration under way does not revive them (protocol S2).
-	ended    table[endedSession]
-	segments table[*Segment] // of the API-managed topology
-	secrets  table[*Secret]  // set through the API
-	replicas table[*Replica]
+	// ended holds names of sessions that were lost, so that a registration under
+	// way does not revive them (protocol S2).
+	ended      table[endedSession]
+	endedOrder table[endedSession] // the oldest first
+	segments   table[*Segment]     // of the API-managed topology
+	secrets    table[*Secret]      // set through the API
+	replicas   table[*Replica]
 	// tokens that were used, by hash, and by time of expiry.
 	tokens       table[usedToken]
 	tokenExpires table[usedToken]
@@ -112,10 +113,13 @@ func newTables() tables {
 		tombstones: newTable(func(a, b *Tombstone) bool { return a.Compare(b) < 0 }),
 		groups:     newTable(func(a, b *Group) bool { return a.Name < b.Name }),
 		ended:      newTable(func(a, b endedSession) bool { return a.name.Compare(b.name) < 0 }),
-		segments:   newTable(func(a, b *Segment) bool { return a.Name < b.Name }),
-		secrets:    newTable(func(a, b *Secret) bool { return a.Group < b.Group }),
-		replicas:   newTable(func(a, b *Replica) bool { return a.ID < b.ID }),
-		tokens:     newTable(func(a, b usedToken) bool { return a.hash < b.hash }),
+		endedOrder: newTable(func(a, b endedSession) bool {
+			return cmp.Or(cmp.Compare(a.index, b.index), a.name.Compare(b.name)) < 0
+		}),
+		segments: newTable(func(a, b *Segment) bool { return a.Name < b.Name }),
+		secrets:  newTable(func(a, b *Secret) bool { return a.Group < b.Group }),
+		replicas: newTable(func(a, b *Replica) bool { return a.ID < b.ID }),
+		tokens:   newTable(func(a, b usedToken) bool { return a.hash < b.hash }),
 		tokenExpires: newTable(func(a, b usedToken) bool {
 			return cmp.Or(a.expires.Compare(b.expires), strings.Compare(a.hash, b.hash)) < 0
 		}),
@@ -151,7 +155,7 @@ func lessPair(a, b pairKey) bool {
 func (t *tables) copy() tables {
 	c := *t
 	c.nodes, c.links, c.names = t.nodes.copy(), t.links.copy(), t.names.copy()
-	c.tombstones, c.groups, c.ended = t.tombstones.copy(), t.groups.copy(), t.ended.copy()
+	c.tombstones, c.groups, c.ended, c.endedOrder = t.tombstones.copy(), t.groups.copy(), t.ended.copy(), t.endedOrder.copy()
 	c.segments, c.secrets, c.replicas = t.segments.copy(), t.secrets.copy(), t.replicas.copy()
 	c.tokens, c.tokenExpires = t.tokens.copy(), t.tokenExpires.copy()
 	c.sessions, c.members, c.connected = t.sessions.copy(), t.members.copy(), t.connected.copy()

@@ -19,9 +19,11 @@ var (
 
 // admit decides what of a registration's credentials only the log can: that the
 // group may still register, and that a token opens one session only. A
-// registration of a stream that goes on was admitted before (protocol S5).
+// registration of a stream that goes on was admitted before (protocol S5); one that
+// was answered provisionally was not.
 func (a *applier) admit(name SessionName, command *slimcppb.RegisterNode) error {
-	if a.fleet.GetRegistrationAuth() != SharedSecret || command.GetResumed() {
+	if a.fleet.GetRegistrationAuth() != SharedSecret ||
+		command.GetResumed() && command.GetProvisionalEpoch() == 0 {
 		return nil
 	}
 	if _, ok := a.Secret(command.GetGroup()); !ok || command.GetGroup() == "" {

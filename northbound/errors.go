@@ -3,20 +3,38 @@ package northbound
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/slim-cp/slim-cp/cluster"
+	"github.com/slim-cp/slim-cp/fsm"
 )
 
 // Errors of this package. The caller sees their text.
 var (
+	errArgument     = errors.New("wrong argument")
 	errNodeNotFound = errors.New("not found")
 	errNotConnected = errors.New("is not connected")
 	errNoAnswer     = errors.New("did not answer")
 	errUnconfirmed  = errors.New("no leader confirmed the read")
+	errNotProposed  = errors.New("the change was not accepted for the log")
 )
+
+// refusal is an error with a text of its own.
+type refusal struct {
+	text  string
+	cause error
+}
+
+func (e *refusal) Error() string { return e.text }
+func (e *refusal) Unwrap() error { return e.cause }
+
+// argumentError says what is wrong with an argument, and what is accepted.
+func argumentError(text string, args ...any) error {
+	return &refusal{text: fmt.Sprintf(text, args...), cause: errArgument}
+}
 
 // unansweredError is an error of a NodeLister. Whatever kept the node from
 // answering, the caller may try again.
@@ -26,21 +44,37 @@ func (e *unansweredError) Error() string        { return e.cause.Error() }
 func (e *unansweredError) Is(target error) bool { return target == errNoAnswer }
 func (e *unansweredError) Unwrap() error        { return e.cause }
 
-// codeOf is the one table from errors to gRPC codes. Internal stands for an
-// error that the caller can do nothing about.
+// codeOf is the one table from errors to gRPC codes; the first row that fits
+// counts. Internal stands for an error that the caller can do nothing about.
 func codeOf(err error) codes.Code {
 	for _, row := range []struct {
 		err  error
 		code codes.Code
 	}{
+		// Nothing else may be said of a change that may yet take effect, whatever
+		// ended the wait for it.
+		{cluster.ErrUnknownOutcome, codes.Unknown},
+		{errArgument, codes.InvalidArgument},
 		{errNodeNotFound, codes.NotFound},
 		{errNotConnected, codes.Unavailable},
 		{errNoAnswer, codes.Unavailable},
 		{errUnconfirmed, codes.Unavailable},
+		{errNotProposed, codes.Unavailable},
+		{fsm.ErrConfigManaged, codes.FailedPrecondition},
+		{fsm.ErrDefaultSegment, codes.FailedPrecondition},
+		{fsm.ErrUnknownSegment, codes.NotFound},
+		{fsm.ErrUnknownEdge, codes.NotFound},
+		{fsm.ErrNotSharedSecret, codes.Unimplemented},
+		{fsm.ErrShortSecret, codes.InvalidArgument},
+		{fsm.ErrInvalid, codes.InvalidArgument},
+		// A snapshot was restored in between.
+		{fsm.ErrStaleGeneration, codes.Unavailable},
+		{fsm.ErrNotInitialised, codes.Unavailable},
 		{cluster.ErrNoLeader, codes.Unavailable},
 		{cluster.ErrNotLeader, codes.Unavailable},
 		{cluster.ErrShutdown, codes.Unavailable},
 		{cluster.ErrOverloaded, codes.ResourceExhausted},
+		{cluster.ErrTooLarge, codes.InvalidArgument},
 		{context.Canceled, codes.Canceled},
 		{context.DeadlineExceeded, codes.DeadlineExceeded},
 	} {

@@ -8,6 +8,7 @@ import (
 
 	controllerpb "github.com/slim-cp/slim-cp/proto/controller/v1"
 	controlplanepb "github.com/slim-cp/slim-cp/proto/controlplane/v1"
+	"github.com/slim-cp/slim-cp/proto/slimcp/v1"
 )
 
 // Health answers the gRPC health protocol on every port of a replica, for the
@@ -32,6 +33,7 @@ func (h *Health) SetReady(ready bool) {
 	for _, service := range []string{
 		"",
 		controlplanepb.ControlPlaneService_ServiceDesc.ServiceName,
+		slimcppb.ClusterService_ServiceDesc.ServiceName,
 		controllerpb.ControllerService_ServiceDesc.ServiceName,
 	} {
 		h.server.SetServingStatus(service, status)

@@ -7,6 +7,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 
 	controlplanepb "github.com/slim-cp/slim-cp/proto/controlplane/v1"
+	"github.com/slim-cp/slim-cp/proto/slimcp/v1"
 )
 
 const (
@@ -24,7 +25,8 @@ const (
 	minClientKeepalive = 5 * time.Second
 )
 
-// NewServer returns a gRPC server with the operator API, health and reflection.
+// NewServer returns a gRPC server with both services of the operator API, health
+// and reflection.
 // The options come on top, for instance the transport's credentials.
 func NewServer(service *Service, health *Health, options ...grpc.ServerOption) *grpc.Server {
 	server := grpc.NewServer(append([]grpc.ServerOption{
@@ -35,6 +37,7 @@ func NewServer(service *Service, health *Health, options ...grpc.ServerOption) *
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minClientKeepalive, PermitWithoutStream: true}),
 	}, options...)...)
 	controlplanepb.RegisterControlPlaneServiceServer(server, service)
+	slimcppb.RegisterClusterServiceServer(server, service)
 	RegisterIntrospection(server, health)
 	return server
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/slim-cp/slim-cp/fsm"
 	controllerpb "github.com/slim-cp/slim-cp/proto/controller/v1"
 	controlplanepb "github.com/slim-cp/slim-cp/proto/controlplane/v1"
+	"github.com/slim-cp/slim-cp/proto/slimcp/v1"
 )
 
 // Reader reads the replicated state. cluster.Replica is one.
@@ -32,8 +33,9 @@ type NodeLister interface {
 
 // Options are what a Service works with.
 type Options struct {
-	Reader Reader
-	Nodes  NodeLister
+	Reader   Reader
+	Proposer Proposer
+	Nodes    NodeLister
 	// Provisional returns the full ids of the nodes whose session on this replica
 	// is not in the state yet (protocol S6). Nil: there are none.
 	Provisional func() []string
@@ -42,15 +44,18 @@ type Options struct {
 	Now func() time.Time
 }
 
-// Service implements controlplanepb.ControlPlaneServiceServer. It may be used by
-// any number of goroutines.
+// Service implements controlplanepb.ControlPlaneServiceServer and
+// slimcppb.ClusterServiceServer. It may be used by any number of goroutines.
 type Service struct {
 	controlplanepb.UnimplementedControlPlaneServiceServer
+	slimcppb.UnimplementedClusterServiceServer
 
 	reader      Reader
+	proposer    Proposer
 	nodes       NodeLister
 	provisional func() []string
 	logger      hclog.Logger
+	audit       hclog.Logger
 	now         func() time.Time
 }
 
@@ -58,6 +63,7 @@ type Service struct {
 func NewService(options Options) *Service {
 	s := &Service{
 		reader:      options.Reader,
+		proposer:    options.Proposer,
 		nodes:       options.Nodes,
 		provisional: options.Provisional,
 		logger:      options.Logger,
@@ -69,6 +75,7 @@ func NewService(options Options) *Service {
 	if s.logger == nil {
 		s.logger = hclog.NewNullLogger()
 	}
+	s.audit = s.logger.Named("audit")
 	if s.now == nil {
 		s.now = time.Now
 	}

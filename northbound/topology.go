@@ -1,14 +1,22 @@
 package northbound
 
 import (
+	"cmp"
 	"context"
-	"slices"
+	"fmt"
+	"strings"
+	"unicode"
 
 	"github.com/slim-cp/slim-cp/fsm"
 	controlplanepb "github.com/slim-cp/slim-cp/proto/controlplane/v1"
+	"github.com/slim-cp/slim-cp/proto/slimcp/v1"
 )
 
-// ListSegments answers with the segments by name, templates expanded for the
+// maxSegmentName bounds a segment's name, in bytes, like that of a group.
+const maxSegmentName = 253
+
+// ListSegments answers with the segments: those of the API as they were made,
+// the default one first; those of a file by name, templates expanded for the
 // groups that have nodes.
 func (s *Service) ListSegments(ctx context.Context, _ *controlplanepb.SegmentListRequest) (*controlplanepb.SegmentListResponse, error) {
 	view, err := s.view(ctx)
@@ -16,12 +24,7 @@ func (s *Service) ListSegments(ctx context.Context, _ *controlplanepb.SegmentLis
 		return nil, err
 	}
 	response := &controlplanepb.SegmentListResponse{}
-	if len(view.Fleet().GetTopology().GetSegments()) == 0 {
-		// A topology that is managed through the API has this segment always.
-		response.Segments = append(response.Segments, &controlplanepb.SegmentEntry{Name: fsm.DefaultSegment})
-		return response, nil
-	}
-	if view.NodeCount() == 0 {
+	if view.ConfigManaged() && view.NodeCount() == 0 {
 		return response, nil // nothing has an edge yet
 	}
 	for _, segment := range view.Segments() {
@@ -38,27 +41,127 @@ func segmentEntry(segment fsm.SegmentInfo) *controlplanepb.SegmentEntry {
 	return entry
 }
 
-// ListDomains answers with the groups by name and all their nodes, connected or
-// not.
-func (s *Service) ListDomains(ctx context.Context, _ *controlplanepb.ListDomainsRequest) (*controlplanepb.ListDomainsResponse, error) {
-	view, err := s.view(ctx)
-	if err != nil {
-		return nil, err
+// AddSegment makes a segment. One that is there already is left as it is.
+func (s *Service) AddSegment(ctx context.Context, request *controlplanepb.AddSegmentRequest) (*controlplanepb.AddSegmentResponse, error) {
+	name := request.GetName()
+	refused := checkSegmentName(name)
+	if refused == nil && (len(name) > maxSegmentName || strings.ContainsFunc(name, unicode.IsControl)) {
+		refused = argumentError("segment name %q: accepted are at most %d bytes without control characters", name, maxSegmentName)
 	}
-	response := &controlplanepb.ListDomainsResponse{}
-	for group := range view.Groups() {
-		if group.Name == "" {
-			continue // nodes without a group
-		}
-		response.Domains = append(response.Domains, &controlplanepb.DomainEntry{
-			DomainName: group.Name,
-			Nodes:      slices.Collect(view.Members(group.Name)),
-		})
-	}
-	return response, nil
+	_, err := s.mutate(ctx, mutation{
+		action:  "add segment",
+		subject: []any{"segment", name},
+		refused: refused,
+		command: &slimcppb.Command{Payload: &slimcppb.Command_AddSegment{AddSegment: &slimcppb.AddSegment{Name: name}}},
+	})
+	return &controlplanepb.AddSegmentResponse{}, err
 }
 
-// ListGroups is ListDomains under its older name.
-func (s *Service) ListGroups(ctx context.Context, request *controlplanepb.ListDomainsRequest) (*controlplanepb.ListDomainsResponse, error) {
-	return s.ListDomains(ctx, request)
+// RemoveSegment ends a segment and the links that no other one asks for.
+func (s *Service) RemoveSegment(ctx context.Context, request *controlplanepb.RemoveSegmentRequest) (*controlplanepb.RemoveSegmentResponse, error) {
+	name := request.GetName()
+	_, err := s.mutate(ctx, mutation{
+		action:  "remove segment",
+		subject: []any{"segment", name},
+		refused: checkSegmentName(name),
+		command: &slimcppb.Command{Payload: &slimcppb.Command_RemoveSegment{RemoveSegment: &slimcppb.RemoveSegment{Name: name}}},
+		texts:   map[error]string{fsm.ErrUnknownSegment: segmentNotFound(name)},
+	})
+	return &controlplanepb.RemoveSegmentResponse{}, err
+}
+
+func checkSegmentName(name string) error {
+	if name == "" {
+		return argumentError("segment name must not be empty")
+	}
+	return nil
+}
+
+func segmentNotFound(name string) string { return fmt.Sprintf("segment '%s' not found", name) }
+
+// AddTopologyLink links two groups in a segment. It warns of groups without a
+// node: their link is made when they have one.
+func (s *Service) AddTopologyLink(ctx context.Context, request *controlplanepb.AddTopologyLinkRequest) (*controlplanepb.AddTopologyLinkResponse, error) {
+	a, b, segment := request.GetDomainA(), request.GetDomainB(), cmp.Or(request.GetSegment(), fsm.DefaultSegment)
+	response := &controlplanepb.AddTopologyLinkResponse{}
+	_, err := s.mutate(ctx, mutation{
+		action:  "add topology link",
+		subject: []any{"group_a", a, "group_b", b, "segment", segment},
+		refused: checkNewEdge(a, b),
+		judge: func(view *fsm.View) error {
+			switch {
+			case view.ConfigManaged():
+				return fsm.ErrConfigManaged
+			case !view.HasSegment(segment):
+				return fsm.ErrUnknownSegment
+			}
+			response.Warnings = missingGroups(view, a, b)
+			return nil
+		},
+		command: &slimcppb.Command{Payload: &slimcppb.Command_AddEdge{
+			AddEdge: &slimcppb.AddEdge{Segment: segment, GroupA: a, GroupB: b},
+		}},
+		texts: map[error]string{fsm.ErrUnknownSegment: segmentNotFound(segment)},
+	})
+	return response, err
+}
+
+// RemoveTopologyLink ends the link of two groups in a segment.
+func (s *Service) RemoveTopologyLink(ctx context.Context, request *controlplanepb.RemoveTopologyLinkRequest) (*controlplanepb.RemoveTopologyLinkResponse, error) {
+	a, b, segment := request.GetDomainA(), request.GetDomainB(), cmp.Or(request.GetSegment(), fsm.DefaultSegment)
+	_, err := s.mutate(ctx, mutation{
+		action:  "remove topology link",
+		subject: []any{"group_a", a, "group_b", b, "segment", segment},
+		refused: checkEnds(a, b),
+		command: &slimcppb.Command{Payload: &slimcppb.Command_RemoveEdge{
+			RemoveEdge: &slimcppb.RemoveEdge{Segment: segment, GroupA: a, GroupB: b},
+		}},
+		texts: map[error]string{
+			fsm.ErrUnknownSegment: segmentNotFound(segment),
+			fsm.ErrUnknownEdge:    fmt.Sprintf("link %s↔%s not found in segment '%s'", a, b, segment),
+		},
+	})
+	return &controlplanepb.RemoveTopologyLinkResponse{}, err
+}
+
+func checkEnds(a, b string) error {
+	if a == "" || b == "" {
+		return argumentError("domain_a and domain_b must not be empty")
+	}
+	return nil
+}
+
+func checkNewEdge(a, b string) error {
+	if err := checkEnds(a, b); err != nil {
+		return err
+	}
+	if a == b {
+		return argumentError("domain_a and domain_b are both '%s': a domain cannot be linked with itself", a)
+	}
+	for _, group := range []string{a, b} {
+		if err := checkGroup(group); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkGroup refuses a group that no node could register with (protocol A8).
+func checkGroup(group string) error {
+	const anyNode = "node"
+	if err := fsm.CheckNodeID(group, anyNode); err != nil {
+		return argumentError("%v", err)
+	}
+	return nil
+}
+
+func missingGroups(view *fsm.View, groups ...string) []string {
+	var warnings []string
+	for _, group := range groups {
+		if _, registered := view.Group(group); !registered {
+			warnings = append(warnings, fmt.Sprintf(
+				"domain '%s' has no registered nodes yet; physical link will be created when nodes register", group))
+		}
+	}
+	return warnings
 }

@@ -20,6 +20,8 @@ type batch struct {
 	relevant bool       // there is something to confirm
 	// blocked: a route waits for its connection, so the index is not confirmed.
 	blocked bool
+	// refused: the node refused a route of this batch.
+	refused bool
 }
 
 func newBatch() batch { return batch{next: map[fsm.Name]struct{}{}} }

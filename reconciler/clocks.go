@@ -10,12 +10,17 @@ import (
 )
 
 // The clocks queue wakes for one thing at a time: its keys are a kind and the id
-// of a node or a link.
+// of a node or a link. A key that waits already only moves forward, never back:
+// whoever needs a later time as well looks at the clock when it is woken and
+// waits for the rest.
 const (
 	clockLists    = "lists"    // read a node's lists
+	clockSoon     = "soon"     // read them shortly after a registration
+	clockLater    = "later"    // and once more
 	clockSilence  = "silence"  // look whether a node still owes an answer
 	clockFailures = "failures" // try a node's refused routes again
 	clockMark     = "mark"     // compare all of a node's routes
+	clockDoubts   = "doubts"   // let a node's doubted withdrawals stand
 	clockSource   = "source"   // read the lists of a link's source
 	clockLink     = "link"     // look at a link that nobody has claimed
 	clockNode     = "node"     // look at a node without a session, or leaving
@@ -30,6 +35,8 @@ const (
 	// (protocol L2).
 	unclaimedLook    = 2 * time.Second
 	unclaimedReplace = 30 * time.Second
+	// insistDelay is the wait before what must happen is proposed again.
+	insistDelay = time.Second
 	// leavingPatience bounds how long the streams of a leaving node may take to
 	// end (protocol D5).
 	leavingPatience = 5 * time.Second
@@ -57,7 +64,7 @@ func (l *leadership) tick(key string) {
 		return
 	}
 	switch kind {
-	case clockLists:
+	case clockLists, clockSoon, clockLater:
 		d.wantLists()
 		l.links.Add(id)
 	case clockSilence:
@@ -65,6 +72,8 @@ func (l *leadership) tick(key string) {
 	case clockFailures:
 		d.markFailures()
 		l.routes.Add(id)
+	case clockDoubts:
+		d.settleDoubts()
 	case clockMark:
 		d.markAll()
 		l.routes.Add(id)
@@ -101,20 +110,31 @@ func (l *leadership) checkLink(id string) {
 	// The state's clock stamped the acknowledgement; it runs with the leader's.
 	waited := time.Since(link.UpdatedAt)
 	if waited >= unclaimedReplace {
-		l.replaceLink(link, "nobody claimed the connection")
+		l.replaceLink(link, "nobody claimed the connection", clockKey(clockLink, id))
 		return
 	}
 	l.listSource(link)
 	l.clocks.AddAfter(clockKey(clockLink, id), unclaimedReplace-waited)
 }
 
+// insist proposes what nothing else would ask for again: when the log does not
+// take it, the clock of the key looks at the matter anew.
+func (l *leadership) insist(command *slimcppb.Command, key string) {
+	l.outbox.send(outgoing{command: command, done: func(result fsm.Result, err error) {
+		if err != nil && result.Err == nil {
+			l.Logger.Debug("not in the log yet", "key", key, "error", err)
+			l.clocks.AddAfter(key, insistDelay)
+		}
+	}})
+}
+
 // replaceLink proposes a new link for a pair. The change of the state wakes who
-// is concerned.
-func (l *leadership) replaceLink(link *fsm.Link, reason string) {
+// is concerned; without one the key's clock does.
+func (l *leadership) replaceLink(link *fsm.Link, reason, key string) {
 	l.Logger.Info("replacing a link", "link", link.ID, "source", link.SourceNode, "destination", link.DestGroup, "reason", reason)
-	l.outbox.send(outgoing{command: &slimcppb.Command{Payload: &slimcppb.Command_ReplaceLink{ReplaceLink: &slimcppb.ReplaceLink{
+	l.insist(&slimcppb.Command{Payload: &slimcppb.Command_ReplaceLink{ReplaceLink: &slimcppb.ReplaceLink{
 		LinkId: link.ID, Revision: link.SourceRevision, Reason: reason,
-	}}}})
+	}}}, key)
 }
 
 // scheduleNode starts the clock of a node that lost its session or is leaving.
@@ -128,10 +148,32 @@ func (l *leadership) scheduleNode(node *fsm.Node) {
 		if !node.Connected() {
 			delay = 0
 		}
-		l.clocks.AddAfter(clockKey(clockNode, node.ID), delay)
+		l.startClock(node, delay)
 	case !node.Connected() && node.State == fsm.NodePresent:
-		l.clocks.AddAfter(clockKey(clockNode, node.ID), l.grace(node))
+		l.startClock(node, l.grace(node))
 	}
+}
+
+// startClock makes checkNode decide about a node after a delay from now, and not
+// before: the clock of an earlier absence may be running still.
+func (l *leadership) startClock(node *fsm.Node, delay time.Duration) {
+	l.mu.Lock()
+	l.due[node.ID] = time.Now().Add(delay)
+	l.mu.Unlock()
+	l.clocks.AddAfter(clockKey(clockNode, node.ID), delay)
+}
+
+// remaining returns how long the clock of a node has to run yet.
+func (l *leadership) remaining(id string) time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return time.Until(l.due[id])
+}
+
+func (l *leadership) stopClock(id string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.due, id)
 }
 
 // grace is how long a node without a session may take to come back, from now
@@ -184,24 +226,30 @@ func (l *leadership) canTakeOver(node *fsm.Node) bool {
 func milliseconds(count uint64) time.Duration { return time.Duration(count) * time.Millisecond }
 
 // checkNode departs a node that did not come back, or removes one that has left.
-// A node that did come back has a session, and one that came and went again has
-// another last session, whose own clock runs.
 func (l *leadership) checkNode(id string) {
 	node, ok := l.view().Node(id)
-	switch {
-	case !ok:
-	case node.State == fsm.NodeLeaving:
-		l.outbox.send(outgoing{command: &slimcppb.Command{Payload: &slimcppb.Command_NodeLeft{NodeLeft: &slimcppb.NodeLeft{NodeId: id}}}})
-	case !node.Connected() && node.State == fsm.NodePresent:
-		l.depart(node)
+	leaving := ok && node.State == fsm.NodeLeaving
+	absent := ok && node.State == fsm.NodePresent && !node.Connected()
+	if !leaving && !absent {
+		l.stopClock(id)
+		return
 	}
+	if wait := l.remaining(id); wait > 0 {
+		l.clocks.AddAfter(clockKey(clockNode, id), wait)
+		return
+	}
+	if absent {
+		l.depart(node)
+		return
+	}
+	l.insist(&slimcppb.Command{Payload: &slimcppb.Command_NodeLeft{NodeLeft: &slimcppb.NodeLeft{NodeId: id}}}, clockKey(clockNode, id))
 }
 
 func (l *leadership) depart(node *fsm.Node) {
 	l.Logger.Info("node departs", "node", node.ID, "session", node.LastSession.Name, "reason", node.LastSession.Reason)
-	l.outbox.send(outgoing{command: &slimcppb.Command{Payload: &slimcppb.Command_DepartNode{DepartNode: &slimcppb.DepartNode{
+	l.insist(&slimcppb.Command{Payload: &slimcppb.Command_DepartNode{DepartNode: &slimcppb.DepartNode{
 		NodeId: node.ID, LastSession: node.LastSession.Name.Proto(),
-	}}}})
+	}}}, clockKey(clockNode, node.ID))
 }
 
 // sweep looks at every connected node once a period, spread over it. It catches

@@ -52,6 +52,7 @@ type driver struct {
 	attempts      int
 	routeAttempts int
 	silent        bool
+	silenceUntold bool // the log did not take it yet
 	requests      []*listRequest
 }
 
@@ -211,16 +212,18 @@ func (d *driver) begin() bool {
 		func(answer southbound.Answer) { d.firstAnswered(flight, first, answer) },
 		func() { d.lateAnswer(flight) },
 	)
-	for _, delay := range secondLooks {
-		d.l.clocks.AddAfter(clockKey(clockLists, d.id), delay)
-	}
+	d.l.clocks.AddAfter(clockKey(clockSoon, d.id), soonAfter)
+	d.l.clocks.AddAfter(clockKey(clockLater, d.id), laterAfter)
 	return true
 }
 
-// secondLooks are the times after a registration at which the lists are read
-// again: an old connection dies without a word, and dialling an id that is still
-// dying is acknowledged as success (protocol C3).
-var secondLooks = []time.Duration{time.Second, 5 * time.Second}
+// soonAfter and laterAfter a registration the lists are read again: an old
+// connection dies without a word, and dialling an id that is still dying is
+// acknowledged as success (protocol C3).
+const (
+	soonAfter  = time.Second
+	laterAfter = 5 * time.Second
+)
 
 // occupy takes the slot. A node that leaves it taken for long is noticed.
 func (d *driver) occupy() *flight {

@@ -107,6 +107,13 @@ func (l *leadership) wake(changes fsm.Changes, view *fsm.View) {
 			l.links.Add(id)
 		}
 	}
+	for _, id := range changes.Doubts {
+		if d, ok := l.driver(id); ok {
+			d.wantLists()
+			l.links.Add(id)
+			l.clocks.AddAfter(clockKey(clockDoubts, id), doubtPatience)
+		}
+	}
 	for _, id := range changes.Disputes {
 		if link, ok := view.Link(id); ok {
 			l.listSource(link)

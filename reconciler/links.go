@@ -89,12 +89,17 @@ func (d *driver) due(view *fsm.View, link *fsm.Link) bool {
 	case fsm.LinkFailed:
 		waiting, ok := d.retries[link.ID]
 		if !ok || waiting.failures != link.Failures {
-			delay := dialDelay(link.Failures)
-			d.retries[link.ID] = retry{failures: link.Failures, due: time.Now().Add(delay)}
-			d.l.links.AddAfter(d.id, delay)
-			return false
+			waiting = retry{failures: link.Failures, due: time.Now().Add(dialDelay(link.Failures))}
+			d.retries[link.ID] = waiting
+			if link.Failures%rerouteAfter == 0 {
+				d.l.reroute(view, link)
+			}
 		}
-		return !time.Now().Before(waiting.due)
+		wait := time.Until(waiting.due)
+		if wait > 0 {
+			d.l.links.AddAfter(d.id, wait)
+		}
+		return wait <= 0
 	}
 	return false
 }
@@ -260,7 +265,7 @@ func (d *driver) connectionMissing(view *fsm.View, linkID string) {
 	d.logger.Info("node has no connection of a link", "link", linkID, "times", d.missing[linkID])
 	if d.missing[linkID] >= disagreeAfter {
 		delete(d.missing, linkID)
-		d.l.replaceLink(link, fmt.Sprintf("ends disagree: %s lists no connection, %s does", d.id, link.PeerOf(d.id)))
+		d.l.replaceLink(link, fmt.Sprintf("ends disagree: %s lists no connection, %s does", d.id, link.PeerOf(d.id)), clockKey(clockMark, d.id))
 		return
 	}
 	if link.SourceNode != d.id {

@@ -14,6 +14,8 @@ import (
 type listPair struct {
 	driver *driver
 	flight *flight
+	// asked is the index of the view when the lists were asked for.
+	asked uint64
 
 	// The driver's lock guards the following fields.
 	connections, routes *southbound.Answer
@@ -43,7 +45,7 @@ func (p *listPair) got(store func()) {
 		d.failed(err)
 	default:
 		d.heard()
-		d.listed(p.connections.Connections, p.routes.Routes)
+		d.listed(p.asked, p.connections.Connections, p.routes.Routes)
 	}
 }
 
@@ -55,7 +57,7 @@ func (d *driver) askLists() {
 
 // listed takes the node's lists: they replace the mirror, and what they say of
 // the node's own links goes to the log.
-func (d *driver) listed(connections []*controllerpb.ConnectionEntry, routes []*controllerpb.RouteEntry) {
+func (d *driver) listed(asked uint64, connections []*controllerpb.ConnectionEntry, routes []*controllerpb.RouteEntry) {
 	view := d.l.view()
 	known := knowledge{resumed: d.session.Resumed}
 	known.revision = func(linkID string) uint64 {
@@ -75,14 +77,23 @@ func (d *driver) listed(connections []*controllerpb.ConnectionEntry, routes []*c
 	d.mirror.load(connections, routes, known)
 	d.batch.markAll()
 	d.linksNoted, d.routesNoted = true, true
-	observed := d.observe(view)
-	if len(observed) == 0 {
+	if peers := d.leftovers(view); len(peers) > 0 {
+		// Not from here: the leadership's lock is never taken under the driver's.
+		go d.l.dropLeftovers(peers)
+	}
+	observed := &slimcppb.Observed{Links: d.observe(view)}
+	audits := d.audit(view, asked, routes)
+	if len(observed.Links)+len(audits) == 0 {
 		d.release()
 		return
 	}
-	d.propose(&slimcppb.Command{Payload: &slimcppb.Command_Observed{Observed: &slimcppb.Observed{
-		NodeId: d.id, Session: d.session.Name.Proto(), Links: observed,
-	}}})
+	for _, audit := range audits[min(1, len(audits)):] {
+		d.l.outbox.send(outgoing{command: d.observed(&slimcppb.Observed{Audit: audit})})
+	}
+	if len(audits) > 0 {
+		observed.Audit = audits[0]
+	}
+	d.propose(d.observed(observed))
 }
 
 // observe compares the links that the node dialled with its connection list,
@@ -123,4 +134,17 @@ func (d *driver) differs(view *fsm.View, link *fsm.Link, held *heldLink) bool {
 		return link.DestNode != destination || link.DisputedBy != ""
 	}
 	return false // it is dialled first
+}
+
+// leftovers returns the own ids of nodes that hold the other end of a connection
+// with an id of this cluster which no link has any more (protocol L4).
+func (d *driver) leftovers(view *fsm.View) []string {
+	var peers []string
+	for id, held := range d.mirror.links {
+		if link, ok := view.Link(id); held.outgoing || held.peer == "" || !view.OwnLinkID(id) || ok && link.Live() {
+			continue
+		}
+		peers = append(peers, held.peer)
+	}
+	return peers
 }

@@ -134,6 +134,7 @@ type leadership struct {
 	// never after.
 	mu      sync.Mutex
 	drivers map[string]*driver
+	due     map[string]time.Time // when nodes without a session are decided about
 }
 
 func newLeadership(options Options, term uint64) *leadership {
@@ -148,6 +149,7 @@ func newLeadership(options Options, term uint64) *leadership {
 		routes:  newQueue("routes"),
 		clocks:  newQueue("clocks"),
 		drivers: map[string]*driver{},
+		due:     map[string]time.Time{},
 	}
 	l.current.Store(options.Store.View())
 	l.outbox = newOutbox(l)

@@ -155,6 +155,7 @@ func (d *driver) compare(view *fsm.View, node *fsm.Node, fan fsm.Fan, name fsm.N
 			d.batch.relevant = true
 			if d.waits(link.ID) {
 				d.batch.blocked = true
+				d.l.clocks.AddAfter(clockKey(clockMark, d.id), time.Until(d.held[link.ID]))
 				continue
 			}
 			sets = append(sets, routeKey{linkID: link.ID, name: handle})
@@ -199,7 +200,7 @@ func (d *driver) exorcise(link *fsm.Link, moved bool) {
 		return
 	}
 	d.replaced[link.ID] = time.Now()
-	d.l.replaceLink(link, "a route over it can no longer be deleted")
+	d.l.replaceLink(link, "a route over it can no longer be deleted", clockKey(clockMark, d.id))
 }
 
 func (d *driver) sendDeletes(keys []routeKey) {
@@ -304,22 +305,24 @@ func (d *driver) routeFailed(view *fsm.View, node *fsm.Node, key routeKey, text 
 		LinkID: key.linkID, Name: key.name.Value(), Error: text,
 		Revision: view.RouteRevision(link, node.ID, record),
 	}
+	d.batch.refused = true
 	d.logger.Warn("node refused a route", "route", key.name.Value(), "link", key.linkID, "error", text)
 }
 
 // confirm ends a batch: the node holds everything that the view wanted when the
 // batch was opened, apart from what it refused.
 func (d *driver) confirm(view *fsm.View, node *fsm.Node, fan fsm.Fan) {
-	index, relevant := d.batch.index, d.batch.relevant
+	index, relevant, refused := d.batch.index, d.batch.relevant, d.batch.refused
 	if d.batch.blocked {
 		index = 0
 	}
 	d.batch.close()
 	d.routesNoted = d.routesNoted || d.batch.waiting()
 	failed := d.currentFailures(view, fan)
-	if len(failed) > 0 {
+	switch {
+	case refused && len(failed) > 0:
 		d.retryFailures()
-	} else {
+	case len(failed) == 0:
 		d.routeAttempts = 0
 	}
 	if len(failed) > fsm.MaxFailures {
@@ -414,10 +417,11 @@ func (d *driver) proposed(flight *flight, result fsm.Result, err error) {
 		return
 	}
 	if err != nil {
+		// Not the node's failure: no attempt is counted.
 		d.logger.Debug("outcome was not recorded", "error", err)
 		d.listsWanted = true
 		d.flight = nil
-		d.backOff(lookLinks)
+		d.l.links.AddAfter(d.id, insistDelay)
 		return
 	}
 	d.minIndex = max(d.minIndex, result.Index)

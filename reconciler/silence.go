@@ -3,6 +3,7 @@ package reconciler
 import (
 	"time"
 
+	"github.com/slim-cp/slim-cp/fsm"
 	"github.com/slim-cp/slim-cp/proto/slimcp/v1"
 	"github.com/slim-cp/slim-cp/southbound"
 )
@@ -19,6 +20,9 @@ const probeTimeout = 24 * time.Hour
 func (d *driver) checkSilence() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.stopped == nil && d.silenceUntold {
+		d.tellSilence()
+	}
 	if d.stopped != nil || d.flight == nil || d.flight.proposing || d.silent {
 		return
 	}
@@ -44,9 +48,22 @@ func (d *driver) setSilent(silent bool) {
 	} else {
 		d.logger.Info("node answers again")
 	}
-	d.l.outbox.send(outgoing{command: &slimcppb.Command{Payload: &slimcppb.Command_Observed{Observed: &slimcppb.Observed{
-		NodeId: d.id, Session: d.session.Name.Proto(), Silent: &silent,
-	}}}})
+	d.tellSilence()
+}
+
+// tellSilence puts into the log whether the node answers, as it is now.
+func (d *driver) tellSilence() {
+	d.silenceUntold = false
+	silent := d.silent
+	d.l.outbox.send(outgoing{command: d.observed(&slimcppb.Observed{Silent: &silent}), done: func(result fsm.Result, err error) {
+		if err == nil || result.Err != nil {
+			return
+		}
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.silenceUntold = true
+		d.l.clocks.AddAfter(clockKey(clockSilence, d.id), insistDelay)
+	}})
 }
 
 // overdue handles a request that timed out. The slot stays taken: the only thing
@@ -76,7 +93,7 @@ func (d *driver) lateAnswer(flight *flight) {
 
 // requestLists asks for both lists on behalf of a flight.
 func (d *driver) requestLists(flight *flight, timeout time.Duration) {
-	pair := &listPair{driver: d, flight: flight}
+	pair := &listPair{driver: d, flight: flight, asked: d.l.view().Index()}
 	call := southbound.Call{NodeID: d.id, Session: d.session.Name, Term: d.l.term, Timeout: timeout}
 	call.Late = func() { d.lateAnswer(flight) }
 	connections, routes := call, call

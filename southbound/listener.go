@@ -204,12 +204,31 @@ func newTCPSocket(network, address string) (*tcpSocket, error) {
 	if err != nil {
 		return nil, err
 	}
-	family, sockaddr := tcpSockaddr(network, resolved)
+	if resolved.Port != 0 {
+		return bindTCP(network, resolved)
+	}
+	// The kernel takes a port that it chose back when the socket is shut down;
+	// one that was asked for stays. So it only chooses, and holds the port until
+	// it was asked for.
+	choice, err := bindTCP(network, resolved)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = choice.close() }()
+	if err := control(choice.TCPListener, func(fd int) error { return shareAddress(fd, true) }); err != nil {
+		return nil, err
+	}
+	resolved.Port = choice.addr().(*net.TCPAddr).Port
+	return bindTCP(network, resolved)
+}
+
+func bindTCP(network string, address *net.TCPAddr) (*tcpSocket, error) {
+	family, sockaddr := tcpSockaddr(network, address)
 	fd, err := openSocket(family)
 	if err != nil {
 		return nil, err
 	}
-	if err := bindTCP(fd, family, network, sockaddr); err != nil {
+	if err := bind(fd, family, network, sockaddr); err != nil {
 		_ = syscall.Close(fd)
 		return nil, err
 	}
@@ -261,7 +280,7 @@ func openSocket(family int) (int, error) {
 	return fd, nil
 }
 
-func bindTCP(fd, family int, network string, address syscall.Sockaddr) error {
+func bind(fd, family int, network string, address syscall.Sockaddr) error {
 	if family == syscall.AF_INET6 {
 		only := 0
 		if network == "tcp6" {

@@ -2,7 +2,9 @@ package southbound_test
 
 import (
 	"errors"
+	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"path/filepath"
 	"testing"
@@ -11,7 +13,7 @@ import (
 	"github.com/slim-cp/slim-cp/southbound"
 )
 
-// server accepts from a listener as gRPC does: any error of Accept ends it.
+// serve accepts from a listener as gRPC does: any error of Accept ends it.
 func serve(t *testing.T, listener net.Listener) (conns <-chan net.Conn, ended <-chan error) {
 	t.Helper()
 	accepted, failed := make(chan net.Conn, 100), make(chan error, 1)
@@ -58,20 +60,28 @@ func exchange(t *testing.T, client net.Conn, accepted <-chan net.Conn) {
 
 func listeners(t *testing.T, test func(t *testing.T, listener *southbound.Listener)) {
 	t.Helper()
-	addresses := map[string][2]string{
-		"tcp":  {"tcp", "127.0.0.1:0"},
-		"unix": {"unix", filepath.Join(t.TempDir(), "socket")},
-	}
-	for network, address := range addresses {
-		t.Run(network, func(t *testing.T) {
-			listener, err := southbound.Listen(address[0], address[1])
-			if err != nil {
-				t.Fatal(err)
-			}
+	t.Run("tcp", func(t *testing.T) { test(t, listenTCP(t)) })
+	t.Run("unix", func(t *testing.T) {
+		listener, err := southbound.Listen("unix", filepath.Join(t.TempDir(), "socket"))
+		must(t, err)
+		t.Cleanup(func() { _ = listener.Close() })
+		test(t, listener)
+	})
+}
+
+// listenTCP finds a port outside the range that clients are given: a client that
+// tries a closed port of that range can connect to itself.
+func listenTCP(t *testing.T) *southbound.Listener {
+	t.Helper()
+	for range 100 {
+		address := fmt.Sprintf("127.0.0.1:%d", 20_000+rand.IntN(10_000))
+		if listener, err := southbound.Listen("tcp", address); err == nil {
 			t.Cleanup(func() { _ = listener.Close() })
-			test(t, listener)
-		})
+			return listener
+		}
 	}
+	t.Fatal("no free port")
+	return nil
 }
 
 func must(t *testing.T, err error) {
@@ -159,9 +169,7 @@ func TestOpenConnectionsOutliveAPause(t *testing.T) {
 }
 
 func TestPausedPortStaysOurs(t *testing.T) {
-	listener, err := southbound.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	defer func() { _ = listener.Close() }()
+	listener := listenTCP(t)
 	taken := func(when string) {
 		if other, err := net.Listen("tcp", listener.Addr().String()); err == nil {
 			_ = other.Close()
@@ -173,10 +181,29 @@ func TestPausedPortStaysOurs(t *testing.T) {
 	taken("while it listens")
 	client, err := dial(t, listener)
 	must(t, err)
-	exchange(t, client, func() <-chan net.Conn { accepted, _ := serve(t, listener); return accepted }())
+	accepted, _ := serve(t, listener)
+	exchange(t, client, accepted)
 	must(t, listener.Pause())
 	taken("while it is paused")
 	must(t, listener.Resume())
+}
+
+func TestPortThatTheKernelChoseStays(t *testing.T) {
+	listener, err := southbound.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	defer func() { _ = listener.Close() }()
+	accepted, _ := serve(t, listener)
+	address := listener.Addr().String()
+	for range 3 {
+		must(t, listener.Resume())
+		if listener.Addr().String() != address {
+			t.Fatalf("address changed from %s to %s", address, listener.Addr())
+		}
+		client, err := dial(t, listener)
+		must(t, err)
+		exchange(t, client, accepted)
+		must(t, listener.Pause())
+	}
 }
 
 func TestListenOnATakenAddress(t *testing.T) {

@@ -33,8 +33,8 @@ func (st *stream) handle(message *controllerpb.ControlMessage) {
 
 // learn takes what a node says of itself: names first, then withdrawals, then
 // connections that arrived. Until the node has answered our first message a
-// withdrawal may be about a link that it lost long ago and does not count
-// (protocol N7).
+// withdrawal may be about a link that it lost long ago and does not count, and
+// an announcement may be the repetition of all its names (protocol N7).
 func (st *stream) learn(messageID string, command *controllerpb.ConfigurationCommand) {
 	early, ending := st.hearing()
 	if ending {
@@ -42,7 +42,7 @@ func (st *stream) learn(messageID string, command *controllerpb.ConfigurationCom
 	}
 	for _, route := range command.GetRoutesToSet() {
 		if route.LinkId == nil { // with one it is not an announcement
-			st.learnName(route, false)
+			st.learnName(route, func(name fsm.Name) bool { return st.pending.announce(name, early) })
 		}
 	}
 	for _, route := range command.GetRoutesToDelete() {
@@ -50,7 +50,7 @@ func (st *stream) learn(messageID string, command *controllerpb.ConfigurationCom
 			st.service.stats.earlyWithdrawals.Add(1)
 			continue
 		}
-		st.learnName(route, true)
+		st.learnName(route, st.pending.withdraw)
 	}
 	for _, entry := range command.GetConnectionsReceived() {
 		if id := entry.GetLinkId(); id != "" {
@@ -59,13 +59,13 @@ func (st *stream) learn(messageID string, command *controllerpb.ConfigurationCom
 	}
 }
 
-func (st *stream) learnName(route *controllerpb.Route, withdraw bool) {
+func (st *stream) learnName(route *controllerpb.Route, add func(fsm.Name) bool) {
 	name, err := fsm.ParseName(route.GetName())
 	if err != nil {
 		st.malformed("name", err)
 		return
 	}
-	st.put(func() bool { return st.pending.addName(name, withdraw) })
+	st.put(func() bool { return add(name) })
 }
 
 // learnClaim takes a notice that a connection with a link id stands. Both ends

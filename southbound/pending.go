@@ -27,9 +27,20 @@ type pending struct {
 	ready, room chan struct{}
 
 	mu       sync.Mutex
-	names    map[fsm.Name]bool // true: withdrawn
+	names    map[fsm.Name]word
 	claims   map[string]string // message id by link id
 	arrivals []arrival         // each name and claim once, in order of arrival
+}
+
+// word is what a node said last of a name.
+type word struct {
+	withdraw bool
+	// doubtful: announced by a replay only, or more than once. Its withdrawal
+	// will have to be looked into (protocol N7).
+	doubtful bool
+	// news: it was withdrawn in between, so the state must hear of it even if it
+	// has the announcement.
+	news bool
 }
 
 // arrival is a place in the order: of a claim, or else of a name.
@@ -49,28 +60,43 @@ func newPending() *pending {
 	return &pending{
 		ready:  make(chan struct{}, 1),
 		room:   make(chan struct{}, 1),
-		names:  map[fsm.Name]bool{},
+		names:  map[fsm.Name]word{},
 		claims: map[string]string{},
 	}
 }
 
-// addName notes a node's last word on a name. It returns false when there was no
+// announce notes that a node announces a name. It returns false when there is no
 // room for it.
-func (p *pending) addName(name fsm.Name, withdraw bool) bool {
+func (p *pending) announce(name fsm.Name, replay bool) bool {
+	return p.addName(name, func(last word, known bool) word {
+		if known && !last.withdraw {
+			return word{doubtful: true, news: last.news}
+		}
+		return word{doubtful: replay, news: known}
+	})
+}
+
+// withdraw is like announce.
+func (p *pending) withdraw(name fsm.Name) bool {
+	return p.addName(name, func(word, bool) word { return word{withdraw: true} })
+}
+
+func (p *pending) addName(name fsm.Name, next func(last word, known bool) word) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if _, known := p.names[name]; !known {
+	last, known := p.names[name]
+	if !known {
 		if len(p.arrivals) >= maxPending {
 			return false
 		}
 		p.arrivals = append(p.arrivals, arrival{name: name})
 	}
-	p.names[name] = withdraw
+	p.names[name] = next(last, known)
 	notify(p.ready)
 	return true
 }
 
-// addClaim is like addName.
+// addClaim is like announce.
 func (p *pending) addClaim(linkID, messageID string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -113,9 +139,8 @@ func (p *pending) take(unchanged func(fsm.Name) bool) *batch {
 			delete(p.claims, head.linkID)
 			return next
 		}
-		withdraw := p.names[head.name]
-		if withdraw || !unchanged(head.name) {
-			change := &slimcppb.NameChange{Name: head.name.Proto(), Withdraw: withdraw}
+		if said := p.names[head.name]; said.withdraw || said.news || !unchanged(head.name) {
+			change := &slimcppb.NameChange{Name: head.name.Proto(), Withdraw: said.withdraw, Replay: said.doubtful}
 			if size += proto.Size(change) + 4; size > maxBatchBytes && len(next.changes) > 0 {
 				break
 			}

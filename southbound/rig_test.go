@@ -412,11 +412,17 @@ func routes(names ...string) []*controllerpb.Route {
 	return routes
 }
 
-// announced returns what the state has a node announce.
+// announced returns what the state has a node announce, without what it doubts.
 func (r *rig) announced(nodeID string) string {
 	var names []string
-	for name := range r.replica.store.View().NamesOf(nodeID) {
-		names = append(names, name.C2)
+	view := r.replica.store.View()
+	for name := range view.NamesOf(nodeID) {
+		record, _ := view.NameRecord(name)
+		for _, announcer := range record.Announcers {
+			if announcer.NodeID == nodeID && announcer.DoubtedAt == 0 {
+				names = append(names, name.C2)
+			}
+		}
 	}
 	return strings.Join(names, " ")
 }

@@ -68,7 +68,7 @@ func (p *proposals) register() bool {
 			return true
 		case err == nil && errors.Is(result.Err, fsm.ErrSessionEnded):
 			p.rename() // the name was declared lost before it was registered
-		case err == nil && errors.Is(result.Err, fsm.ErrInvalid):
+		case err == nil && !retriable(result.Err):
 			p.refused <- result.Err
 			return false
 		case permanent(err):
@@ -177,8 +177,9 @@ func (p *proposals) publishPending(ctx context.Context) outcome {
 	}
 }
 
-// announces reports whether the state has the node's announcement of a name, by
-// this session or a newer one.
+// announces reports whether the state has all that an announcement could tell:
+// that the node announces the name, by this session or a newer one, more than
+// once, and that nobody doubts it (protocol N5, N7).
 func (p *proposals) announces(name fsm.Name) bool {
 	record, ok := p.service.store.View().NameRecord(name)
 	if !ok {
@@ -186,7 +187,8 @@ func (p *proposals) announces(name fsm.Name) bool {
 	}
 	for _, announcer := range record.Announcers {
 		if announcer.NodeID == p.registration.nodeID {
-			return announcer.Epoch >= p.epoch
+			return announcer.DoubtedAt == 0 &&
+				(announcer.Epoch > p.epoch || announcer.Epoch == p.epoch && announcer.Repeated)
 		}
 	}
 	return false

@@ -67,5 +67,5 @@ func TestDebugScale(t *testing.T) {
 			break
 		}
 	}
-	fmt.Fprintln(os.Stderr, "matrix", delivered(fleet), time.Since(begin))
+	fmt.Fprintln(os.Stderr, "matrix", delivered(fleet), time.Since(begin)); dump(r, fleet)
 }

@@ -1,0 +1,132 @@
+package northbound
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/hashicorp/go-hclog"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+
+	"github.com/slim-cp/slim-cp/cluster"
+	"github.com/slim-cp/slim-cp/fsm"
+	"github.com/slim-cp/slim-cp/proto/slimcp/v1"
+)
+
+// mutationTimeout bounds the wait for the log. With readTimeout it stays below
+// the 15 s after which slimctl gives up.
+const mutationTimeout = 8 * time.Second
+
+// Proposer puts commands into the log. cluster.Replica is one.
+type Proposer interface {
+	// ProposeNow returns what the command was answered with once it is committed
+	// and applied. It blocks until then or until the context ends, and returns
+	// cluster.ErrOverloaded at once if too much is in flight. After an error that
+	// is cluster.ErrUnknownOutcome the command may take effect, after any other
+	// it does not.
+	ProposeNow(ctx context.Context, command *slimcppb.Command) (fsm.Result, error)
+}
+
+// mutation is a change that an operator asks for.
+type mutation struct {
+	action string
+	// subject are keys and values for the audit line. No secret may be among them.
+	subject []any
+	// refused says what is wrong with the arguments, nil if nothing is.
+	refused error
+	// judge, if there is one, looks at the state before the command is proposed.
+	// The command is judged again when it is applied.
+	judge   func(*fsm.View) error
+	command *slimcppb.Command
+	// texts replace those of errors, which do not know the arguments.
+	texts map[error]string
+}
+
+// mutate makes a change and returns when it is committed, or with an error that
+// carries a gRPC status. Either way it leaves one line in the log: who, from
+// where, and what.
+func (s *Service) mutate(ctx context.Context, m mutation) (fsm.Result, error) {
+	m.command.RequestId = uuid.NewString()
+	m.command.Caller = callerOf(ctx)
+	result, err := s.attempt(ctx, m)
+	s.auditLine(m, result, err)
+	if err != nil {
+		return result, s.statusOf(m.reword(err))
+	}
+	return result, grpc.SetHeader(ctx, metadata.Pairs(IndexKey, fmt.Sprint(result.Index)))
+}
+
+func (s *Service) attempt(ctx context.Context, m mutation) (fsm.Result, error) {
+	if m.refused != nil {
+		return fsm.Result{}, m.refused
+	}
+	if m.judge != nil {
+		view, err := s.read(ctx)
+		if err == nil {
+			err = m.judge(view)
+		}
+		if err != nil {
+			return fsm.Result{}, err
+		}
+	}
+	bounded, cancel := context.WithTimeout(ctx, mutationTimeout)
+	defer cancel()
+	result, err := s.proposer.ProposeNow(bounded, m.command)
+	switch {
+	case err == nil:
+		return result, result.Err
+	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil && !errors.Is(err, cluster.ErrUnknownOutcome):
+		return result, fmt.Errorf("%w within %v", errNotProposed, mutationTimeout)
+	}
+	return result, err
+}
+
+// callerOf says who calls. Nobody proves an identity on a listener without
+// authentication: the address is all there is.
+func callerOf(ctx context.Context) *slimcppb.Caller {
+	caller := &slimcppb.Caller{}
+	if from, ok := peer.FromContext(ctx); ok && from.Addr != nil {
+		caller.Address = from.Addr.String()
+	}
+	return caller
+}
+
+// auditLine writes the one line about a mutation. Values are quoted: a name with
+// a line break in it must not forge another line.
+func (s *Service) auditLine(m mutation, result fsm.Result, err error) {
+	values := []any{"action", m.action}
+	for _, part := range m.subject {
+		if text, ok := part.(string); ok && len(values)%2 == 1 {
+			part = hclog.Quote(text)
+		}
+		values = append(values, part)
+	}
+	values = append(values,
+		"identity", hclog.Quote(m.command.GetCaller().GetIdentity()),
+		"address", m.command.GetCaller().GetAddress(),
+		"request", m.command.GetRequestId(),
+	)
+	switch {
+	case err == nil:
+		values = append(values, "outcome", "committed", "index", result.Index)
+	case errors.Is(err, cluster.ErrUnknownOutcome):
+		values = append(values, "outcome", "unknown", "error", hclog.Quote(err.Error()))
+	default:
+		values = append(values, "outcome", "refused", "error", hclog.Quote(m.reword(err).Error()))
+	}
+	s.audit.Info("operator's change", values...)
+}
+
+// reword gives an error the text that the mutation has for it.
+func (m mutation) reword(err error) error {
+	for known, text := range m.texts {
+		if errors.Is(err, known) {
+			return &refusal{text: text, cause: err}
+		}
+	}
+	return err
+}

@@ -1,0 +1,117 @@
+package reconciler
+
+import (
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/slim-cp/slim-cp/fsm"
+	controllerpb "github.com/slim-cp/slim-cp/proto/controller/v1"
+	"github.com/slim-cp/slim-cp/proto/slimcp/v1"
+)
+
+const (
+	// auditNames and auditBytes bound one command about an audit.
+	auditNames = 1000
+	auditBytes = 256 << 10
+	// doubtPatience is how long a doubted withdrawal waits for the node's list
+	// before it stands (protocol N8).
+	doubtPatience = 2 * time.Second
+)
+
+// audit compares what the state says that a node announces with the names that
+// local applications serve in its own table, which is the truth (protocol N8).
+// asked is the index of the view when the list was asked for.
+func (d *driver) audit(view *fsm.View, asked uint64, routes []*controllerpb.RouteEntry) []*slimcppb.Audit {
+	local := map[fsm.Name]struct{}{}
+	for _, entry := range routes {
+		if name, err := fsm.ParseName(entry.GetName()); err == nil && servedLocally(entry) {
+			local[name] = struct{}{}
+		}
+	}
+	chunks := &auditChunks{asked: asked}
+	for name := range view.NamesOf(d.id) {
+		if _, served := local[name]; !served {
+			chunks.add(name, func(a *slimcppb.Audit) *[]*slimcppb.Name { return &a.Absent })
+			continue
+		}
+		delete(local, name)
+		if doubted(view, d.id, name) {
+			chunks.add(name, func(a *slimcppb.Audit) *[]*slimcppb.Name { return &a.Kept })
+		}
+	}
+	for name := range local {
+		chunks.add(name, func(a *slimcppb.Audit) *[]*slimcppb.Name { return &a.Present })
+	}
+	return chunks.done
+}
+
+// servedLocally: names learned from peers or over links are not the node's own.
+func servedLocally(entry *controllerpb.RouteEntry) bool {
+	for _, connection := range entry.GetConnections() {
+		switch connection.GetConnectionType() {
+		case controllerpb.ConnectionType_CONNECTION_TYPE_LOCAL, controllerpb.ConnectionType_CONNECTION_TYPE_EDGE:
+			return true
+		}
+	}
+	return false
+}
+
+func doubted(view *fsm.View, nodeID string, name fsm.Name) bool {
+	record, ok := view.NameRecord(name)
+	if !ok {
+		return false
+	}
+	for _, announcer := range record.Announcers {
+		if announcer.NodeID == nodeID {
+			return announcer.DoubtedAt > 0
+		}
+	}
+	return false
+}
+
+// auditChunks cuts an audit into commands of bounded size.
+type auditChunks struct {
+	asked uint64
+	done  []*slimcppb.Audit
+	names int
+	bytes int
+}
+
+func (c *auditChunks) add(name fsm.Name, list func(*slimcppb.Audit) *[]*slimcppb.Name) {
+	message := name.Proto()
+	size := proto.Size(message) + 4
+	if len(c.done) == 0 || c.names == auditNames || c.bytes+size > auditBytes {
+		c.done = append(c.done, &slimcppb.Audit{Asked: c.asked})
+		c.names, c.bytes = 0, 0
+	}
+	names := list(c.done[len(c.done)-1])
+	*names = append(*names, message)
+	c.names++
+	c.bytes += size
+}
+
+// settleDoubts lets doubted withdrawals stand that no list has settled in time.
+func (d *driver) settleDoubts() {
+	view := d.l.view()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.stopped != nil {
+		return
+	}
+	chunks := &auditChunks{asked: view.Index()}
+	for name := range view.NamesOf(d.id) {
+		if doubted(view, d.id, name) {
+			chunks.add(name, func(a *slimcppb.Audit) *[]*slimcppb.Name { return &a.Absent })
+		}
+	}
+	for _, audit := range chunks.done {
+		d.l.outbox.send(outgoing{command: d.observed(&slimcppb.Observed{Audit: audit})})
+	}
+}
+
+// observed makes a command of what was read from the node's lists.
+func (d *driver) observed(observed *slimcppb.Observed) *slimcppb.Command {
+	observed.NodeId, observed.Session = d.id, d.session.Name.Proto()
+	return &slimcppb.Command{Payload: &slimcppb.Command_Observed{Observed: observed}}
+}

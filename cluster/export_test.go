@@ -35,5 +35,8 @@ func (r *Replica) LastLogIndex() uint64 { return r.raft.LastIndex() }
 // FirstLogIndex returns the index of the first entry that is still in the log.
 func (r *Replica) FirstLogIndex() (uint64, error) { return r.storage.logs.FirstIndex() }
 
+// Poke makes the replica look again who leads.
+func (r *Replica) Poke() { r.readiness.poke() }
+
 // Lead tells the replica that it was elected, or is not any more, as raft does.
 func (r *Replica) Lead(elected bool) { r.leadership.set(elected) }

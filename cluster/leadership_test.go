@@ -214,8 +214,15 @@ func TestLeaderKnown(t *testing.T) {
 		logs.setFailure(nil)
 		waitReady(t, replica)
 		synctest.Wait()
-		if known, since := replica.LeaderKnown(); !known || !since.After(lost) {
+		known, since = replica.LeaderKnown()
+		if !known || !since.After(lost) {
 			t.Errorf("leader known %v since %s", known, since)
+		}
+		<-time.After(time.Minute)
+		replica.Poke()
+		synctest.Wait()
+		if _, later := replica.LeaderKnown(); later != since {
+			t.Errorf("leader known since %s, a minute later since %s", since, later)
 		}
 	})
 }

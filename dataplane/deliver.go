@@ -3,6 +3,7 @@ package dataplane
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	dataplanepb "github.com/slim-cp/slim-cp/proto/dataplane/v1"
 )
@@ -45,41 +46,54 @@ type copyOfMessage struct {
 
 // deliver is Deliver for a running datapath. mu is held.
 func (d *memoryDatapath) deliver(key nameKey) Delivery {
-	delivery := Delivery{Arrived: make(map[string]int)}
-	pending := []copyOfMessage{{at: d}}
-	for handled := 0; handled < len(pending); handled++ {
-		message := pending[handled]
+	return new(courier).deliver(d, key)
+}
+
+// courier carries one message after another, with the memory of the one before.
+type courier struct {
+	pending []copyOfMessage
+	next    []*port
+	arrived map[string]int
+}
+
+// deliver carries one message. Its result is valid until the next call. mu of the
+// network is held.
+func (c *courier) deliver(from *memoryDatapath, key nameKey) Delivery {
+	if c.arrived == nil {
+		c.arrived = make(map[string]int)
+	}
+	clear(c.arrived)
+	c.pending = append(c.pending[:0], copyOfMessage{at: from})
+	for handled := 0; handled < len(c.pending); handled++ {
+		message := c.pending[handled]
 		if message.hops >= hopLimit || handled >= copyLimit {
-			delivery.Looped = true
-			return delivery
+			return Delivery{Arrived: c.arrived, Looped: true}
 		}
-		arrived, next := message.at.forward(key, message.in)
-		if arrived {
-			delivery.Arrived[message.at.fullID]++
+		if c.forward(message.at, key, message.in) {
+			c.arrived[message.at.fullID]++
 		}
-		for _, p := range next {
-			pending = append(pending, copyOfMessage{at: p.other.owner, in: p.other, hops: message.hops + 1})
+		for _, p := range c.next {
+			c.pending = append(c.pending, copyOfMessage{at: p.other.owner, in: p.other, hops: message.hops + 1})
 		}
 	}
-	return delivery
+	return Delivery{Arrived: c.arrived}
 }
 
 // forward says what a node does with a message that came in over a port: whether
-// an application of its own gets it, and over which ports it goes on. It never
-// goes back where it came from, nor from one peer to another, since all peers
-// have it from the first.
-func (d *memoryDatapath) forward(key nameKey, in *port) (arrived bool, next []*port) {
-	seen := make(map[*port]bool)
+// an application of its own gets it, and in next over which ports it goes on. It
+// never goes back where it came from, nor from one peer to another, since all
+// peers have it from the first.
+func (c *courier) forward(d *memoryDatapath, key nameKey, in *port) (arrived bool) {
+	c.next = c.next[:0]
+	fromPeer := in != nil && in.view.Type == peer
 	for _, e := range d.table.matches(key) {
 		arrived = arrived || e.apps() > 0
-		for _, p := range e.ports() {
-			fromPeer := in != nil && in.view.Type == peer
-			if p == in || p.other == nil || seen[p] || fromPeer && p.view.Type == peer {
+		for p := range e.ports() {
+			if p == in || p.other == nil || fromPeer && p.view.Type == peer || slices.Contains(c.next, p) {
 				continue
 			}
-			seen[p] = true
-			next = append(next, p)
+			c.next = append(c.next, p)
 		}
 	}
-	return arrived, next
+	return arrived
 }

@@ -53,15 +53,16 @@ func (w *Network) Matrix() Matrix {
 func (w *Network) MatrixFrom(senders Senders) Matrix {
 	w.mu.RLock()
 	groups := w.senders(senders)
-	names := w.announced()
+	announcements := w.announced()
 	w.mu.RUnlock()
 	matrix := Matrix{Groups: slices.Sorted(maps.Keys(groups))}
-	for _, name := range names {
+	var c courier
+	for _, announcement := range announcements {
 		w.mu.RLock()
-		announcers := w.announcers(keyOf(name))
+		announcers := announcement.present()
 		for _, group := range matrix.Groups {
 			if len(announcers) > 0 {
-				matrix.Cells = append(matrix.Cells, measure(group, groups[group], name, announcers))
+				matrix.Cells = append(matrix.Cells, c.measure(group, groups[group], announcement.name, announcers))
 			}
 		}
 		w.mu.RUnlock()
@@ -82,45 +83,53 @@ func (w *Network) senders(choice Senders) map[string][]*memoryDatapath {
 	return groups
 }
 
+// announcement is a name and the nodes with an application of that name.
+type announcement struct {
+	name *dataplanepb.Name
+	by   []*memoryDatapath // in order
+}
+
 // announced returns all names that applications subscribe to, in the order of
 // their text. mu is held.
-func (w *Network) announced() []*dataplanepb.Name {
-	names := make(map[nameKey]*dataplanepb.Name)
-	for _, d := range w.datapaths {
+func (w *Network) announced() []*announcement {
+	names := make(map[nameKey]*announcement)
+	for _, id := range slices.Sorted(maps.Keys(w.datapaths)) {
+		d := w.datapaths[id]
 		if !d.running {
 			continue
 		}
 		for _, instances := range d.table {
-			for key, e := range instances {
-				if e.apps() > 0 {
-					names[key] = e.name
+			for _, e := range instances {
+				if e.apps() == 0 {
+					continue
 				}
+				key := keyOf(e.name)
+				if names[key] == nil {
+					names[key] = &announcement{name: e.name}
+				}
+				names[key].by = append(names[key].by, d)
 			}
 		}
 	}
-	return slices.SortedFunc(maps.Values(names), func(a, b *dataplanepb.Name) int {
-		return cmp.Or(cmp.Compare(FormatName(a), FormatName(b)), compareKeys(keyOf(a), keyOf(b)))
+	return slices.SortedFunc(maps.Values(names), func(a, b *announcement) int {
+		return cmp.Or(cmp.Compare(FormatName(a.name), FormatName(b.name)), compareKeys(keyOf(a.name), keyOf(b.name)))
 	})
 }
 
-// announcers returns the running nodes with an application of that name, in
-// order. mu is held.
-func (w *Network) announcers(key nameKey) []*memoryDatapath {
-	var found []*memoryDatapath
-	for _, d := range w.datapaths {
-		if !d.running {
-			continue
-		}
-		if e := d.table.find(key); e != nil && e.apps() > 0 {
-			found = append(found, d)
+// present returns those of the nodes that run and have the application still.
+// mu is held.
+func (a *announcement) present() []*memoryDatapath {
+	var present []*memoryDatapath
+	for _, d := range a.by {
+		if e := d.table.find(keyOf(a.name)); d.running && e != nil && e.apps() > 0 {
+			present = append(present, d)
 		}
 	}
-	slices.SortFunc(found, func(a, b *memoryDatapath) int { return cmp.Compare(a.fullID, b.fullID) })
-	return found
+	return present
 }
 
 // measure sends one message from each sender that still runs.
-func measure(group string, senders []*memoryDatapath, name *dataplanepb.Name, announcers []*memoryDatapath) Cell {
+func (c *courier) measure(group string, senders []*memoryDatapath, name *dataplanepb.Name, announcers []*memoryDatapath) Cell {
 	cell := Cell{From: group, Name: FormatName(name)}
 	for _, d := range announcers {
 		cell.Announcers = append(cell.Announcers, Arrivals{Group: d.group, Node: d.fullID})
@@ -130,7 +139,7 @@ func measure(group string, senders []*memoryDatapath, name *dataplanepb.Name, an
 		if !sender.running {
 			continue
 		}
-		delivery := sender.deliver(keyOf(name))
+		delivery := c.deliver(sender, keyOf(name))
 		if delivery.Looped {
 			cell.Looped = append(cell.Looped, sender.fullID)
 		}
@@ -223,8 +232,8 @@ func (w *Network) Leftovers() []Leftover {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
 	alive := make(map[nameKey]bool)
-	for _, name := range w.announced() {
-		alive[keyOf(name)] = true
+	for _, announcement := range w.announced() {
+		alive[keyOf(announcement.name)] = true
 	}
 	var left []Leftover
 	for _, id := range slices.Sorted(maps.Keys(w.datapaths)) {
@@ -233,8 +242,7 @@ func (w *Network) Leftovers() []Leftover {
 			continue
 		}
 		for _, e := range d.table.sorted() {
-			isRoute := slices.ContainsFunc(e.ports(), func(p *port) bool { return p.view.Type == remote })
-			if isRoute && !alive[keyOf(e.name)] {
+			if e.reachedOver(remote) && !alive[keyOf(e.name)] {
 				left = append(left, Leftover{Node: id, Name: FormatName(e.name)})
 			}
 		}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -58,6 +59,7 @@ type memoryDatapath struct {
 	refusing bool
 	observer Observer
 	ports    map[uint64]*port
+	peers    []*port            // those of the siblings, by id
 	links    map[string][]*port // by link id, oldest first
 	freeID   uint64             // no id below it is free
 	app      *port              // the applications' connection; nil: none, or LOCAL
@@ -71,7 +73,7 @@ type port struct {
 	view     Connection
 	sequence uint64
 	closing  bool
-	names    map[nameKey]struct{} // names with records on this port
+	names    map[*entry]struct{} // with records on this port
 }
 
 // newDatapath adds a node's datapath to the network.
@@ -104,7 +106,7 @@ func (d *memoryDatapath) Start(observer Observer) error {
 		}
 	}
 	d.running, d.observer = true, observer
-	d.ports, d.links, d.freeID = make(map[uint64]*port), make(map[string][]*port), 1
+	d.ports, d.peers, d.links, d.freeID = make(map[uint64]*port), nil, make(map[string][]*port), 1
 	d.app, d.table = nil, newTable()
 	for _, sibling := range w.siblings(d) {
 		w.join(d, sibling, ClientConfig{Endpoint: sibling.internal, LinkID: uuid.NewString(), Type: peer})
@@ -192,8 +194,12 @@ func (d *memoryDatapath) addPort(view Connection) *port {
 		d.freeID++
 	}
 	view.ID = d.freeID
-	p := &port{owner: d, view: view, sequence: d.network.sequence, names: make(map[nameKey]struct{})}
+	p := &port{owner: d, view: view, sequence: d.network.sequence, names: make(map[*entry]struct{})}
 	d.ports[view.ID] = p
+	if view.Type == peer {
+		d.peers = append(d.peers, p)
+		slices.SortFunc(d.peers, comparePorts)
+	}
 	if view.LinkID != "" {
 		d.links[view.LinkID] = append(d.links[view.LinkID], p)
 	}
@@ -240,6 +246,7 @@ func (w *Network) close(p *port) {
 // dropPort forgets a connection and every name that was reached over it.
 func (d *memoryDatapath) dropPort(p *port) {
 	delete(d.ports, p.view.ID)
+	d.peers = slices.DeleteFunc(d.peers, func(other *port) bool { return other == p })
 	d.freeID = min(d.freeID, p.view.ID)
 	if rest := slices.DeleteFunc(d.links[p.view.LinkID], func(other *port) bool { return other == p }); len(rest) > 0 {
 		d.links[p.view.LinkID] = rest
@@ -247,10 +254,9 @@ func (d *memoryDatapath) dropPort(p *port) {
 		delete(d.links, p.view.LinkID)
 	}
 	var lost []*dataplanepb.Name
-	for _, key := range sortedKeys(p.names) {
-		e := d.table.find(key)
+	for _, e := range slices.SortedFunc(maps.Keys(p.names), compareEntries) {
 		lost = append(lost, e.name)
-		delete(e.records, p)
+		e.drop(p)
 		d.settle(e)
 	}
 	if d.observer != nil && len(lost) > 0 {
@@ -285,9 +291,11 @@ func (d *memoryDatapath) sortedPorts() []*port {
 	for _, p := range d.ports {
 		ports = append(ports, p)
 	}
-	slices.SortFunc(ports, func(a, b *port) int { return cmp.Compare(a.view.ID, b.view.ID) })
+	slices.SortFunc(ports, comparePorts)
 	return ports
 }
+
+func comparePorts(a, b *port) int { return cmp.Compare(a.view.ID, b.view.ID) }
 
 // setRefusing makes the node's endpoints refuse connections from now on.
 func (d *memoryDatapath) setRefusing(refusing bool) {

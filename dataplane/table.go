@@ -2,48 +2,63 @@ package dataplane
 
 import (
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 
 	"github.com/google/uuid"
 
+	controllerpb "github.com/slim-cp/slim-cp/proto/controller/v1"
 	dataplanepb "github.com/slim-cp/slim-cp/proto/dataplane/v1"
 )
 
 // table is a forwarding table: which names are reached over which connections.
-type table map[prefix]map[nameKey]*entry
+// The instances of a name are in the order of their keys. A fleet's tables hold
+// an entry for each node and name, so they are kept small.
+type table map[prefix][]*entry
 
 // entry is one name of a table. It exists while somebody subscribes to it.
 type entry struct {
 	name    *dataplanepb.Name
-	local   int                // subscriptions of in-process applications
-	records map[*port][]uint64 // subscription ids per connection
-	shared  bool               // told to the peers
+	local   int      // subscriptions of in-process applications
+	records []record // by connection id, then oldest first
+	shared  bool     // told to the peers
+}
+
+// record is one subscription over a connection.
+type record struct {
+	port *port
+	id   uint64
 }
 
 func newTable() table {
 	return make(table)
 }
 
+func (t table) search(key nameKey) (at int, found bool) {
+	return slices.BinarySearchFunc(t[key.prefix], key, func(e *entry, key nameKey) int { return compareKeys(keyOf(e.name), key) })
+}
+
 func (t table) find(key nameKey) *entry {
-	return t[key.prefix][key]
+	if at, found := t.search(key); found {
+		return t[key.prefix][at]
+	}
+	return nil
 }
 
 func (t table) ensure(name *dataplanepb.Name) *entry {
 	key := keyOf(name)
-	if t[key.prefix] == nil {
-		t[key.prefix] = make(map[nameKey]*entry)
+	at, found := t.search(key)
+	if !found {
+		t[key.prefix] = slices.Insert(t[key.prefix], at, &entry{name: name})
 	}
-	e := t[key.prefix][key]
-	if e == nil {
-		e = &entry{name: name, records: make(map[*port][]uint64)}
-		t[key.prefix][key] = e
-	}
-	return e
+	return t[key.prefix][at]
 }
 
 func (t table) remove(key nameKey) {
-	delete(t[key.prefix], key)
+	if at, found := t.search(key); found {
+		t[key.prefix] = slices.Delete(t[key.prefix], at, at+1)
+	}
 	if len(t[key.prefix]) == 0 {
 		delete(t, key.prefix)
 	}
@@ -52,28 +67,26 @@ func (t table) remove(key nameKey) {
 // matches returns the entries that a message to the name goes to: without an
 // instance all instances of it, otherwise that one only.
 func (t table) matches(key nameKey) []*entry {
-	if key.hasInstance() {
-		if e := t.find(key); e != nil {
-			return []*entry{e}
-		}
-		return nil
+	if !key.hasInstance() {
+		return t[key.prefix]
 	}
-	var found []*entry
-	for _, other := range sortedKeys(t[key.prefix]) {
-		found = append(found, t[key.prefix][other])
+	if at, found := t.search(key); found {
+		return t[key.prefix][at : at+1]
 	}
-	return found
+	return nil
 }
 
 // sorted returns all entries in the order of their keys.
 func (t table) sorted() []*entry {
 	var all []*entry
 	for _, instances := range t {
-		all = slices.AppendSeq(all, maps.Values(instances))
+		all = append(all, instances...)
 	}
-	slices.SortFunc(all, func(a, b *entry) int { return compareKeys(keyOf(a.name), keyOf(b.name)) })
+	slices.SortFunc(all, compareEntries)
 	return all
 }
+
+func compareEntries(a, b *entry) int { return compareKeys(keyOf(a.name), keyOf(b.name)) }
 
 func sortedKeys[V any](m map[nameKey]V) []nameKey {
 	return slices.SortedFunc(maps.Keys(m), compareKeys)
@@ -82,40 +95,52 @@ func sortedKeys[V any](m map[nameKey]V) []nameKey {
 // apps is the number of subscriptions of the node's own applications.
 func (e *entry) apps() int {
 	count := e.local
-	for p, ids := range e.records {
-		if p.view.Type == edge {
-			count += len(ids)
+	for _, r := range e.records {
+		if r.port.view.Type == edge {
+			count++
 		}
 	}
 	return count
 }
 
-// ports returns the entry's connections in a fixed order.
-func (e *entry) ports() []*port {
-	ports := slices.Collect(maps.Keys(e.records))
-	slices.SortFunc(ports, func(a, b *port) int { return int(a.view.ID) - int(b.view.ID) })
-	return ports
+// ports yields the entry's connections, each once, by their ids.
+func (e *entry) ports() iter.Seq[*port] {
+	return func(yield func(*port) bool) {
+		var last *port
+		for _, r := range e.records {
+			if r.port != last && !yield(r.port) {
+				return
+			}
+			last = r.port
+		}
+	}
+}
+
+// reachedOver reports whether the entry has a connection of that type.
+func (e *entry) reachedOver(kind controllerpb.ConnectionType) bool {
+	return slices.ContainsFunc(e.records, func(r record) bool { return r.port.view.Type == kind })
+}
+
+// drop removes the records of a connection.
+func (e *entry) drop(p *port) {
+	e.records = slices.DeleteFunc(e.records, func(r record) bool { return r.port == p })
 }
 
 // upstream reports whether the peers must know the name: they learn what the
 // node reaches itself or over links, never what another peer told it.
 func (e *entry) upstream() bool {
-	if e.local > 0 {
-		return true
-	}
-	for p := range e.records {
-		if p.view.Type != peer {
-			return true
-		}
-	}
-	return false
+	return e.local > 0 || slices.ContainsFunc(e.records, func(r record) bool { return r.port.view.Type != peer })
 }
 
 // record adds one subscription to a connection.
 func (d *memoryDatapath) record(p *port, name *dataplanepb.Name, id uint64) {
 	e := d.table.ensure(name)
-	e.records[p] = append(e.records[p], id)
-	p.names[keyOf(name)] = struct{}{}
+	at := len(e.records)
+	for at > 0 && e.records[at-1].port.view.ID > p.view.ID {
+		at--
+	}
+	e.records = slices.Insert(e.records, at, record{port: p, id: id})
+	p.names[e] = struct{}{}
 	d.settle(e)
 }
 
@@ -125,13 +150,13 @@ func (d *memoryDatapath) erase(p *port, name *dataplanepb.Name, id uint64) error
 	if e == nil {
 		return fmt.Errorf("%w: %d", ErrNoSubscription, id)
 	}
-	at := slices.Index(e.records[p], id)
+	at := slices.Index(e.records, record{port: p, id: id})
 	if at < 0 {
 		return fmt.Errorf("%w: %d", ErrNoSubscription, id)
 	}
-	if e.records[p] = slices.Delete(e.records[p], at, at+1); len(e.records[p]) == 0 {
-		delete(e.records, p)
-		delete(p.names, keyOf(name))
+	e.records = slices.Delete(e.records, at, at+1)
+	if !slices.ContainsFunc(e.records, func(r record) bool { return r.port == p }) {
+		delete(p.names, e)
 	}
 	d.settle(e)
 	return nil
@@ -149,10 +174,8 @@ func appLinkID(fullID string) string {
 func (d *memoryDatapath) settle(e *entry) {
 	if now := e.upstream(); now != e.shared && d.running {
 		e.shared = now
-		for _, p := range d.sortedPorts() {
-			if p.view.Type == peer {
-				share(p, e.name, now)
-			}
+		for _, p := range d.peers {
+			share(p, e.name, now)
 		}
 	}
 	if e.local == 0 && len(e.records) == 0 {
@@ -281,20 +304,11 @@ func (e *entry) connections() []Connection {
 	if e.local > 0 {
 		connections = append(connections, Connection{Type: local, Direction: outgoing, Config: "{}"})
 	}
-	ports := e.ports()
-	for _, p := range ports {
-		if p.view.Type == remote {
-			connections = append(connections, p.view)
-		}
-	}
-	for _, p := range ports {
-		if p.view.Type == peer {
-			connections = append(connections, p.view)
-		}
-	}
-	for _, p := range ports {
-		if p.view.Type == edge {
-			connections = append(connections, p.view)
+	for _, kind := range []controllerpb.ConnectionType{remote, peer, edge} {
+		for p := range e.ports() {
+			if p.view.Type == kind {
+				connections = append(connections, p.view)
+			}
 		}
 	}
 	return connections

@@ -70,7 +70,7 @@ func (g *graphs) buildForest(groups []string) *forest {
 	for _, p := range detours {
 		f.addDetours(p, joined)
 	}
-	for _, hops := range f.hops {
+	for _, hops := range f.hops { // any order: each list is sorted by itself
 		slices.SortFunc(hops, func(a, b hop) int { return strings.Compare(a.peer, b.peer) })
 	}
 	return f

@@ -150,7 +150,7 @@ func (s *Store) publish(changes *changeSet) {
 	s.view.Store(view)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for feed := range s.feeds {
+	for feed := range s.feeds { // any order: feeds do not see each other
 		feed.push(changes, view)
 	}
 	close(s.applied)

@@ -1,5 +1,6 @@
 // Package northbound is the operator API of one replica: gRPC lists of nodes,
-// links, routes, segments and groups, and what a node itself reports.
+// links, routes, segments and groups, what a node itself reports, changes of the
+// topology and of the groups, and explanations of what works and what does not.
 //
 // A list is rendered from one view of the state and is linearizable: it holds
 // everything that was acknowledged before the call. A caller that sends the
@@ -11,6 +12,14 @@
 // The lists of a node's own tables (ListConnections, ListNodeRoutes) are asked
 // of the node for each call and never answered from what the control plane
 // believes.
+//
+// A change is a command in the log and is answered when it is committed. Each one,
+// made or refused, leaves a line in the log. One whose outcome is not known is
+// answered with the code UNKNOWN: after any other error it was not made.
+//
+// Explanations (ClusterService) are computed from one view like lists, and put
+// into plain words here rather than in a client, so that every client has the
+// same.
 //
 // Both generations of method names, Domain and Group, run the same handlers.
 package northbound

@@ -20,6 +20,7 @@ var (
 	errNoAnswer     = errors.New("did not answer")
 	errUnconfirmed  = errors.New("no leader confirmed the read")
 	errNotProposed  = errors.New("the change was not accepted for the log")
+	errUnchanged    = errors.New("the state is as asked already")
 )
 
 // refusal is an error with a text of its own.

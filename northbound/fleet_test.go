@@ -28,6 +28,9 @@ const callTimeout = 20 * time.Second
 // epoch is when a test's fleet begins, by the leader's clock.
 var epoch = time.Unix(1_700_000_000, 0).UTC()
 
+// term is that of the only leader.
+const term = 1
+
 // fleet is a state that tests drive as a leader would: with commands.
 type fleet struct {
 	tb       rapid.TB
@@ -49,7 +52,7 @@ func newFleet(tb rapid.TB, segments ...*slimcppb.Segment) *fleet {
 	f := &fleet{tb: tb, store: fsm.New(), clock: epoch, sessions: map[string]*session{}, seed: 1}
 	f.apply(&slimcppb.Command{Payload: &slimcppb.Command_InitCluster{InitCluster: &slimcppb.InitCluster{ClusterId: "test"}}})
 	f.apply(&slimcppb.Command{Payload: &slimcppb.Command_LeaderStarted{
-		LeaderStarted: &slimcppb.LeaderStarted{Term: 1, ReplicaId: "r1", BootId: "b1"},
+		LeaderStarted: &slimcppb.LeaderStarted{Term: term, ReplicaId: "r1", BootId: "b1"},
 	}})
 	f.setTopology(segments...)
 	return f
@@ -73,11 +76,13 @@ func (f *fleet) try(command *slimcppb.Command) fsm.Result {
 	f.clock = f.clock.Add(time.Second)
 	command.Schema, command.Generation, command.Seed = fsm.SchemaVersion, 1, f.seed
 	command.TimeUnixNanos = f.clock.UnixNano()
-	return f.store.Apply(f.index, 1, &slimcppb.Entry{Commands: []*slimcppb.Command{command}})[0]
+	return f.store.Apply(f.index, term, &slimcppb.Entry{Commands: []*slimcppb.Command{command}})[0]
 }
 
+// apply applies what the leader decided.
 func (f *fleet) apply(command *slimcppb.Command) fsm.Result {
 	f.tb.Helper()
+	command.Term = term
 	result := f.try(command)
 	if result.Err != nil {
 		f.tb.Fatalf("%v: %v", command, result.Err)
@@ -91,6 +96,20 @@ func (f *fleet) setTopology(segments ...*slimcppb.Segment) {
 		Config: &slimcppb.FleetConfig{Topology: &slimcppb.Topology{Segments: segments}},
 	}}})
 }
+
+// useSharedSecrets leaves the topology to the API and has groups prove
+// themselves; the file gives the secrets of some.
+func (f *fleet) useSharedSecrets(groups ...string) {
+	f.tb.Helper()
+	config := &slimcppb.FleetConfig{RegistrationAuth: fsm.SharedSecret}
+	for _, group := range groups {
+		config.Secrets = append(config.Secrets, &slimcppb.GroupSecret{Group: group, Secret: []byte(goodSecret)})
+	}
+	f.apply(&slimcppb.Command{Payload: &slimcppb.Command_SetFleetConfig{SetFleetConfig: &slimcppb.SetFleetConfig{Config: config}}})
+}
+
+// goodSecret is as short as a registration secret may be.
+const goodSecret = "0123456789abcdef0123456789abcdef"
 
 // register opens a session of a node ("group/node", or a bare id).
 func (f *fleet) register(id string, details ...*slimcppb.ConnectionDetail) {
@@ -244,9 +263,34 @@ func (t *table) ListRoutes(ctx context.Context, nodeID string) ([]*controllerpb.
 	return t.routes, err
 }
 
+// proposer is a Proposer that applies to the fleet's store, or fails.
+type proposer struct {
+	fleet    *fleet
+	err      error
+	hangs    bool // ProposeNow waits for its context
+	before   func()
+	commands []*slimcppb.Command
+}
+
+func (p *proposer) ProposeNow(ctx context.Context, command *slimcppb.Command) (fsm.Result, error) {
+	p.commands = append(p.commands, command)
+	if p.before != nil {
+		p.before()
+	}
+	if p.hangs {
+		<-ctx.Done()
+		return fsm.Result{}, fmt.Errorf("not proposed: %w", ctx.Err())
+	}
+	if p.err != nil {
+		return fsm.Result{}, p.err
+	}
+	return p.fleet.try(command), nil
+}
+
 // client is an operator's connection to a server with the given options.
 type client struct {
 	controlplanepb.ControlPlaneServiceClient
+	slimcppb.ClusterServiceClient
 	connection *grpc.ClientConn
 	health     *Health
 }
@@ -256,13 +300,26 @@ func dial(tb testing.TB, options Options, serverOptions ...grpc.ServerOption) *c
 	tb.Helper()
 	health := NewHealth()
 	connection := connect(tb, NewServer(NewService(options), health, serverOptions...))
-	return &client{controlplanepb.NewControlPlaneServiceClient(connection), connection, health}
+	return &client{
+		controlplanepb.NewControlPlaneServiceClient(connection), slimcppb.NewClusterServiceClient(connection), connection, health,
+	}
 }
 
 // operator asks the fleet; its nodes answer nothing.
 func (f *fleet) operator(tb testing.TB) *client {
 	tb.Helper()
-	return dial(tb, Options{Reader: &reader{store: f.store}, Nodes: &table{}})
+	return dial(tb, f.options())
+}
+
+// options are those of a replica that leads the fleet a second after the last
+// command.
+func (f *fleet) options() Options {
+	return Options{
+		Reader:   &reader{store: f.store},
+		Proposer: &proposer{fleet: f},
+		Nodes:    &table{},
+		Now:      func() time.Time { return f.clock.Add(time.Second) },
+	}
 }
 
 func connect(tb testing.TB, server *grpc.Server) *grpc.ClientConn {

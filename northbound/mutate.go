@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/google/uuid"
@@ -39,7 +40,8 @@ type mutation struct {
 	// refused says what is wrong with the arguments, nil if nothing is.
 	refused error
 	// judge, if there is one, looks at the state before the command is proposed.
-	// The command is judged again when it is applied.
+	// The command is judged again when it is applied. errUnchanged means that the
+	// state is as asked already: nothing is proposed, and that is no error.
 	judge   func(*fsm.View) error
 	command *slimcppb.Command
 	// texts replace those of errors, which do not know the arguments.
@@ -53,11 +55,14 @@ func (s *Service) mutate(ctx context.Context, m mutation) (fsm.Result, error) {
 	m.command.RequestId = uuid.NewString()
 	m.command.Caller = callerOf(ctx)
 	result, err := s.attempt(ctx, m)
+	err = m.reword(err)
 	s.auditLine(m, result, err)
-	if err != nil {
-		return result, s.statusOf(m.reword(err))
+	if err != nil && !errors.Is(err, errUnchanged) {
+		return result, s.statusOf(err)
 	}
-	return result, grpc.SetHeader(ctx, metadata.Pairs(IndexKey, fmt.Sprint(result.Index)))
+	// The state is as asked, whether or not the header can tell its index.
+	_ = grpc.SetHeader(ctx, metadata.Pairs(IndexKey, strconv.FormatUint(result.Index, 10)))
+	return result, nil
 }
 
 func (s *Service) attempt(ctx context.Context, m mutation) (fsm.Result, error) {
@@ -66,11 +71,11 @@ func (s *Service) attempt(ctx context.Context, m mutation) (fsm.Result, error) {
 	}
 	if m.judge != nil {
 		view, err := s.read(ctx)
-		if err == nil {
-			err = m.judge(view)
-		}
 		if err != nil {
 			return fsm.Result{}, err
+		}
+		if err := m.judge(view); err != nil {
+			return fsm.Result{Index: view.Index()}, err
 		}
 	}
 	bounded, cancel := context.WithTimeout(ctx, mutationTimeout)
@@ -113,10 +118,12 @@ func (s *Service) auditLine(m mutation, result fsm.Result, err error) {
 	switch {
 	case err == nil:
 		values = append(values, "outcome", "committed", "index", result.Index)
+	case errors.Is(err, errUnchanged):
+		values = append(values, "outcome", "unchanged", "index", result.Index)
 	case errors.Is(err, cluster.ErrUnknownOutcome):
 		values = append(values, "outcome", "unknown", "error", hclog.Quote(err.Error()))
 	default:
-		values = append(values, "outcome", "refused", "error", hclog.Quote(m.reword(err).Error()))
+		values = append(values, "outcome", "refused", "error", hclog.Quote(err.Error()))
 	}
 	s.audit.Info("operator's change", values...)
 }

@@ -5,13 +5,10 @@ import (
 	"testing"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/reflection/grpc_reflection_v1"
-	"google.golang.org/grpc/status"
 
 	controllerpb "github.com/slim-cp/slim-cp/proto/controller/v1"
-	controlplanepb "github.com/slim-cp/slim-cp/proto/controlplane/v1"
 )
 
 func TestHealthFollowsReadiness(t *testing.T) {
@@ -22,7 +19,7 @@ func TestHealthFollowsReadiness(t *testing.T) {
 	operator := newFleet(t).operator(t)
 	want := func(status grpc_health_v1.HealthCheckResponse_ServingStatus) {
 		t.Helper()
-		for _, service := range []string{"", "controlplane.proto.v1.ControlPlaneService", "controller.proto.v1.ControllerService"} {
+		for _, service := range []string{"", "controlplane.proto.v1.ControlPlaneService", "slimcp.v1.ClusterService", "controller.proto.v1.ControllerService"} {
 			response, err := grpc_health_v1.NewHealthClient(operator.connection).
 				Check(t.Context(), &grpc_health_v1.HealthCheckRequest{Service: service})
 			if err != nil || response.GetStatus() != status {
@@ -68,7 +65,7 @@ func services(tb testing.TB, connection *grpc.ClientConn) []string {
 
 func TestReflection(t *testing.T) {
 	names := services(t, newFleet(t).operator(t).connection)
-	for _, want := range []string{"controlplane.proto.v1.ControlPlaneService", "grpc.health.v1.Health"} {
+	for _, want := range []string{"controlplane.proto.v1.ControlPlaneService", "slimcp.v1.ClusterService", "grpc.health.v1.Health"} {
 		if !slices.Contains(names, want) {
 			t.Errorf("%s is not among %q", want, names)
 		}
@@ -89,17 +86,5 @@ func TestIntrospectionOfAnotherServer(t *testing.T) {
 	response, err := grpc_health_v1.NewHealthClient(connection).Check(t.Context(), &grpc_health_v1.HealthCheckRequest{})
 	if err != nil || response.GetStatus() != grpc_health_v1.HealthCheckResponse_SERVING {
 		t.Errorf("%v, %v", response, err)
-	}
-}
-
-// A client learns of a method that this replica does not have from its code.
-func TestMutationsAreRefused(t *testing.T) {
-	f, link := twoGroups(t)
-	_, err := f.operator(t).RemoveTopologyLink(t.Context(), &controlplanepb.RemoveTopologyLinkRequest{DomainA: "a", DomainB: "b"})
-	if status.Code(err) != codes.Unimplemented {
-		t.Errorf("got %v", err)
-	}
-	if f.link("a", "b") != link {
-		t.Error("the link changed")
 	}
 }

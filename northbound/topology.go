@@ -44,14 +44,10 @@ func segmentEntry(segment fsm.SegmentInfo) *controlplanepb.SegmentEntry {
 // AddSegment makes a segment. One that is there already is left as it is.
 func (s *Service) AddSegment(ctx context.Context, request *controlplanepb.AddSegmentRequest) (*controlplanepb.AddSegmentResponse, error) {
 	name := request.GetName()
-	refused := checkSegmentName(name)
-	if refused == nil && (len(name) > maxSegmentName || strings.ContainsFunc(name, unicode.IsControl)) {
-		refused = argumentError("segment name %q: accepted are at most %d bytes without control characters", name, maxSegmentName)
-	}
 	_, err := s.mutate(ctx, mutation{
 		action:  "add segment",
 		subject: []any{"segment", name},
-		refused: refused,
+		refused: checkNewSegment(name),
 		command: &slimcppb.Command{Payload: &slimcppb.Command_AddSegment{AddSegment: &slimcppb.AddSegment{Name: name}}},
 	})
 	return &controlplanepb.AddSegmentResponse{}, err
@@ -75,6 +71,13 @@ func checkSegmentName(name string) error {
 		return argumentError("segment name must not be empty")
 	}
 	return nil
+}
+
+func checkNewSegment(name string) error {
+	if len(name) > maxSegmentName || strings.ContainsFunc(name, unicode.IsControl) {
+		return argumentError("segment name %q: accepted are at most %d bytes without control characters", name, maxSegmentName)
+	}
+	return checkSegmentName(name)
 }
 
 func segmentNotFound(name string) string { return fmt.Sprintf("segment '%s' not found", name) }

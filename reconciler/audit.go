@@ -21,15 +21,15 @@ const (
 
 // audit compares what the state says that a node announces with the names that
 // local applications serve in its own table, which is the truth (protocol N8).
-// asked is the index of the view when the list was asked for.
-func (d *driver) audit(view *fsm.View, asked uint64, routes []*controllerpb.RouteEntry) []*slimcppb.Audit {
+// The view is that of when the list was asked for.
+func (d *driver) audit(view *fsm.View, routes []*controllerpb.RouteEntry) []*slimcppb.Audit {
 	local := map[fsm.Name]struct{}{}
 	for _, entry := range routes {
 		if name, err := fsm.ParseName(entry.GetName()); err == nil && servedLocally(entry) {
 			local[name] = struct{}{}
 		}
 	}
-	chunks := &auditChunks{asked: asked}
+	chunks := &auditChunks{asked: view.Index()}
 	for name := range view.NamesOf(d.id) {
 		if _, served := local[name]; !served {
 			chunks.add(name, func(a *slimcppb.Audit) *[]*slimcppb.Name { return &a.Absent })

@@ -14,12 +14,14 @@ import (
 // whoever needs a later time as well looks at the clock when it is woken and
 // waits for the rest.
 const (
-	clockLists    = "lists"    // read a node's lists
 	clockSoon     = "soon"     // read them shortly after a registration
 	clockLater    = "later"    // and once more
 	clockSilence  = "silence"  // look whether a node still owes an answer
 	clockFailures = "failures" // try a node's refused routes again
 	clockMark     = "mark"     // compare all of a node's routes
+	clockDoubled  = "doubled"  // read them when the older of two connections has ended
+	clockSweep    = "sweep"    // look at a node once a period
+	clockLeftover = "leftover" // find the source of a connection that no link has
 	clockDoubts   = "doubts"   // let a node's doubted withdrawals stand
 	clockSource   = "source"   // read the lists of a link's source
 	clockLink     = "link"     // look at a link that nobody has claimed
@@ -53,6 +55,9 @@ func (l *leadership) tick(key string) {
 	case clockNode:
 		l.checkNode(id)
 		return
+	case clockLeftover:
+		l.dropLeftovers(id)
+		return
 	case clockSource:
 		if link, ok := l.view().Link(id); ok {
 			l.listSource(link)
@@ -64,7 +69,10 @@ func (l *leadership) tick(key string) {
 		return
 	}
 	switch kind {
-	case clockLists, clockSoon, clockLater:
+	case clockSweep:
+		d.swept()
+		l.enqueue(id)
+	case clockSoon, clockLater, clockDoubled:
 		d.wantLists()
 		l.links.Add(id)
 	case clockSilence:
@@ -139,70 +147,77 @@ func (l *leadership) replaceLink(link *fsm.Link, reason, key string) {
 
 // scheduleNode starts the clock of a node that lost its session or is leaving.
 func (l *leadership) scheduleNode(node *fsm.Node) {
-	switch {
-	case node.State == fsm.NodeLeaving:
+	leaving := node.State == fsm.NodeLeaving
+	if !leaving && (node.Connected() || node.State != fsm.NodePresent) {
+		return
+	}
+	if leaving {
 		for _, session := range node.Sessions {
 			l.Nodes.End(l.term, session.Name, true, func(error) {})
 		}
-		delay := leavingPatience
-		if !node.Connected() {
-			delay = 0
+	}
+	l.mu.Lock()
+	if absence, ok := l.absences[node.ID]; !ok || absence.session != node.LastSession.Name || absence.leaving != leaving {
+		l.absences[node.ID] = absence.begin(node, l.started)
+	}
+	l.mu.Unlock()
+	l.clocks.Add(clockKey(clockNode, node.ID))
+}
+
+// scheduleAbsent looks again at a group's absent nodes: one of theirs that just
+// connected may be able to take their links over.
+func (l *leadership) scheduleAbsent(group string, view *fsm.View) {
+	if record, ok := view.Group(group); !ok || record.Present == record.Connected {
+		return
+	}
+	for id := range view.Members(group) {
+		if node, ok := view.Node(id); ok && !node.Connected() && node.State == fsm.NodePresent {
+			l.clocks.Add(clockKey(clockNode, id))
 		}
-		l.startClock(node, delay)
-	case !node.Connected() && node.State == fsm.NodePresent:
-		l.startClock(node, l.grace(node))
 	}
 }
 
-// startClock makes checkNode decide about a node after a delay from now, and not
-// before: the clock of an earlier absence may be running still.
-func (l *leadership) startClock(node *fsm.Node, delay time.Duration) {
-	l.mu.Lock()
-	l.due[node.ID] = time.Now().Add(delay)
-	l.mu.Unlock()
-	l.clocks.AddAfter(clockKey(clockNode, node.ID), delay)
+// absence is the time that a node has been without a session, by this leader's
+// own clock. It ends with the session that comes next.
+type absence struct {
+	session fsm.SessionName // the last one
+	leaving bool
+	since   time.Time
 }
 
-// remaining returns how long the clock of a node has to run yet.
-func (l *leadership) remaining(id string) time.Duration {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return time.Until(l.due[id])
+// begin starts an absence now. For a while after a leadership began nobody
+// departs, then every clock runs in full (protocol D3).
+func (absence) begin(node *fsm.Node, started time.Time) absence {
+	since := time.Now()
+	if held := started.Add(holdAfterStart); since.Before(held) && node.State != fsm.NodeLeaving {
+		since = held
+	}
+	return absence{session: node.LastSession.Name, leaving: node.State == fsm.NodeLeaving, since: since}
 }
 
-func (l *leadership) stopClock(id string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	delete(l.due, id)
-}
-
-// grace is how long a node without a session may take to come back, from now
-// (protocol D2). For a while after the leadership began the clock stands still
-// (protocol D3).
+// grace is how long a node may be absent (protocol D2), as the state stands now:
+// a sibling may come or go meanwhile.
 func (l *leadership) grace(node *fsm.Node) time.Duration {
+	if node.State == fsm.NodeLeaving {
+		if !node.Connected() {
+			return 0
+		}
+		return leavingPatience
+	}
 	graces := l.view().Fleet().GetGraces()
-	wait := milliseconds(graces.GetDepartureMs())
 	switch node.LastSession.Reason {
 	case slimcppb.LossReason_LOSS_REASON_ENDED:
 		if l.canTakeOver(node) {
-			wait = milliseconds(graces.GetFailoverMs())
+			return milliseconds(graces.GetFailoverMs())
 		}
 	case slimcppb.LossReason_LOSS_REASON_UNREACHABLE:
-		if wait = milliseconds(graces.GetDetachedMs()); l.canTakeOver(node) {
-			wait = 0
+		if l.canTakeOver(node) {
+			return 0
 		}
+		return milliseconds(graces.GetDetachedMs())
 	}
-	if held := holdAfterStart - time.Since(l.started); held > 0 && !l.lostHere(node) {
-		wait += held
-	} else if held > wait {
-		wait = held
-	}
-	return wait
+	return milliseconds(graces.GetDepartureMs())
 }
-
-// lostHere reports whether the node lost its session under this leadership, not
-// by its beginning.
-func (l *leadership) lostHere(node *fsm.Node) bool { return node.LastSession.At.After(l.started) }
 
 // canTakeOver reports whether the node holds links that a connected sibling
 // could hold.
@@ -225,16 +240,22 @@ func (l *leadership) canTakeOver(node *fsm.Node) bool {
 
 func milliseconds(count uint64) time.Duration { return time.Duration(count) * time.Millisecond }
 
-// checkNode departs a node that did not come back, or removes one that has left.
+// checkNode departs a node that did not come back in time, or removes one that
+// has left.
 func (l *leadership) checkNode(id string) {
 	node, ok := l.view().Node(id)
 	leaving := ok && node.State == fsm.NodeLeaving
 	absent := ok && node.State == fsm.NodePresent && !node.Connected()
+	l.mu.Lock()
+	absence, known := l.absences[id]
 	if !leaving && !absent {
-		l.stopClock(id)
+		delete(l.absences, id)
+	}
+	l.mu.Unlock()
+	if !known || !leaving && !absent {
 		return
 	}
-	if wait := l.remaining(id); wait > 0 {
+	if wait := time.Until(absence.since.Add(l.grace(node))); wait > 0 {
 		l.clocks.AddAfter(clockKey(clockNode, id), wait)
 		return
 	}
@@ -269,7 +290,7 @@ func (l *leadership) sweep(ctx context.Context) {
 		l.mu.Lock()
 		count, at := time.Duration(len(l.drivers)), time.Duration(0)
 		for id := range l.drivers {
-			l.clocks.AddAfter(clockKey(clockLists, id), l.ReconcilePeriod*at/count)
+			l.clocks.AddAfter(clockKey(clockSweep, id), l.ReconcilePeriod*at/count)
 			at++
 		}
 		l.mu.Unlock()

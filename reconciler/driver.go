@@ -37,22 +37,24 @@ type driver struct {
 	flight   *flight
 	mirror   *mirror
 
-	listsWanted bool
-	linksNoted  bool // looked at while the slot was taken
-	routesNoted bool
-	marked      bool // since the last takeMark
+	listsWanted       bool // both lists
+	connectionsWanted bool // the connections at least
+	sweeps            int
+	linksNoted        bool // looked at while the slot was taken
+	routesNoted       bool
+	marked            bool // since the last takeMark
 
 	batch    batch
 	failures map[routeKey]fsm.RouteFailure
 	retries  map[string]retry     // dials of failed links, by link id
 	missing  map[string]int       // "connection not found" in a row, by link id
 	held     map[string]time.Time // links whose routes wait, and until when
-	replaced map[string]time.Time // links replaced for a ghost, and when
 	// attempts and routeAttempts count failures in a row, for the back-off.
 	attempts      int
 	routeAttempts int
 	silent        bool
-	silenceUntold bool // the log did not take it yet
+	hunted        time.Time // sources of leftover connections were looked for
+	silenceUntold bool      // the log did not take it yet
 	requests      []*listRequest
 }
 
@@ -66,6 +68,8 @@ type routeKey struct {
 // about its answer.
 type flight struct {
 	since time.Time
+	// request is the operator's that is out, if one is.
+	request *listRequest
 	// proposing: the node has answered, the outcome is on its way to the log.
 	proposing bool
 	// overdue: the node did not answer in time, and the slot is not free.
@@ -87,7 +91,6 @@ func newDriver(l *leadership, node *fsm.Node, session fsm.Session, index uint64)
 		retries:     map[string]retry{},
 		missing:     map[string]int{},
 		held:        map[string]time.Time{},
-		replaced:    map[string]time.Time{},
 	}
 }
 
@@ -98,6 +101,9 @@ func (d *driver) stop(why error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.stopped = why
+	if d.flight != nil && d.flight.request != nil {
+		d.flight.request.finish(why)
+	}
 	for _, request := range d.requests {
 		request.finish(why)
 	}
@@ -141,6 +147,21 @@ func (d *driver) wantLists() {
 	d.listsWanted = true
 }
 
+// routeSweeps: every tenth sweep reads the routes too (protocol C15).
+const routeSweeps = 10
+
+// swept makes the driver look at the node as a sweep does.
+func (d *driver) swept() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.sweeps++
+	d.connectionsWanted = true
+	if d.sweeps%routeSweeps == 0 {
+		d.listsWanted = true
+	}
+	d.batch.markAll()
+}
+
 // look does the next thing for the node, if the slot is free. It never blocks.
 func (d *driver) look(what look) {
 	view := d.l.view()
@@ -172,7 +193,7 @@ func (d *driver) look(what look) {
 	case len(d.requests) > 0:
 		d.note(what)
 		d.serve()
-	case d.listsWanted:
+	case d.listsWanted, d.connectionsWanted:
 		d.note(what)
 		d.askLists()
 	case what == lookLinks:
@@ -235,7 +256,7 @@ func (d *driver) occupy() *flight {
 // release frees the slot and looks at what was noted meanwhile.
 func (d *driver) release() {
 	d.flight = nil
-	if d.linksNoted || d.listsWanted || len(d.requests) > 0 {
+	if d.linksNoted || d.listsWanted || d.connectionsWanted || len(d.requests) > 0 {
 		d.linksNoted = false
 		d.l.links.Add(d.id)
 	}
@@ -260,6 +281,9 @@ func (d *driver) answered(flight *flight, answer southbound.Answer, handle func(
 	defer d.mu.Unlock()
 	if d.stopped != nil || d.flight != flight {
 		return
+	}
+	if flight.request != nil && answer.Err != nil {
+		flight.request.finish(answer.Err)
 	}
 	switch {
 	case errors.Is(answer.Err, southbound.ErrTimeout):

@@ -101,6 +101,7 @@ func (l *leadership) wake(changes fsm.Changes, view *fsm.View) {
 	for _, id := range marked {
 		l.enqueue(id)
 	}
+	l.wakeNodes(changes, view)
 	for _, id := range changes.Suspects {
 		if d, ok := l.driver(id); ok {
 			d.wantLists()
@@ -120,6 +121,26 @@ func (l *leadership) wake(changes fsm.Changes, view *fsm.View) {
 		}
 	}
 	l.scheduleLinks(changes, view)
+}
+
+// wakeNodes looks after nodes that lost their session, came back or are leaving.
+func (l *leadership) wakeNodes(changes fsm.Changes, view *fsm.View) {
+	if changes.All {
+		for node := range view.Nodes() {
+			l.scheduleNode(node)
+		}
+		return
+	}
+	for _, id := range changes.Nodes {
+		node, ok := view.Node(id)
+		if !ok {
+			continue
+		}
+		l.scheduleNode(node)
+		if node.Connected() {
+			l.scheduleAbsent(node.Group, view)
+		}
+	}
 }
 
 // listSource asks for the lists of a link's source: they are the truth about
@@ -202,9 +223,6 @@ func (l *leadership) followNode(id string, view *fsm.View) {
 	if created != nil {
 		created.start()
 		l.wakePeers(node, view)
-	}
-	if known {
-		l.scheduleNode(node)
 	}
 }
 

@@ -9,18 +9,14 @@ import (
 )
 
 // maxFullState is the largest full state that is sent; nodes take 4 MiB in one
-// message (protocol C5).
+// message. The routes beyond it are cut by the push and set again by the
+// increments that follow (protocol C5).
 const maxFullState = 3_500_000
 
 // sendFullState pushes everything the node should hold in one command: the only
 // form in which the node dials with its own credentials (protocol C5).
 func (d *driver) sendFullState(view *fsm.View, node *fsm.Node, plan linkPlan) {
 	command := d.fullState(view, node, plan.creates)
-	if proto.Size(command) > maxFullState {
-		d.logger.Warn("full state is too large, a link that needs credentials waits", "bytes", proto.Size(command))
-		d.backOff(lookLinks)
-		return
-	}
 	d.call(southbound.Call{Command: command}, func(answer southbound.Answer) {
 		acks := connectionAcks(answer.Ack)
 		var gone []string
@@ -60,12 +56,22 @@ func (d *driver) fullState(view *fsm.View, node *fsm.Node, dial []*fsm.Link) *co
 	}
 	command.ConnectionsToCreate = append(kept, command.ConnectionsToCreate...)
 	fan := view.Fan(node.ID)
+	size, left := proto.Size(command), 0
 	for record := range view.Names() {
 		for link := range fan.Links(record) {
-			if link.Status == fsm.LinkApplied {
-				command.RoutesToSet = append(command.RoutesToSet, southbound.Route(record.Name, link.ID))
+			if link.Status != fsm.LinkApplied {
+				continue
 			}
+			route := southbound.Route(record.Name, link.ID)
+			if size += proto.Size(route) + routeWire; size > maxFullState {
+				left++
+				continue
+			}
+			command.RoutesToSet = append(command.RoutesToSet, route)
 		}
+	}
+	if left > 0 {
+		d.logger.Warn("full state is too large: routes are cut until increments set them again", "routes", left)
 	}
 	return command
 }

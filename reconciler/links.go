@@ -132,6 +132,9 @@ func (d *driver) superfluous(view *fsm.View) []string {
 		if link, ok := view.Link(id); ok && link.Live() && link.SourceNode == d.id {
 			continue
 		}
+		if time.Now().Before(d.retries[id].due) {
+			continue
+		}
 		if view.OwnLinkID(id) || d.l.OrphanDetection {
 			ids = append(ids, id)
 		}
@@ -173,7 +176,10 @@ func (d *driver) linksDeleted(view *fsm.View, ids []string, acks map[string]*con
 		ack := acks[id]
 		if !ack.GetSuccess() && !connectionMissing(ack.GetErrorMsg()) {
 			d.logger.Warn("node refused to end a link", "link", id, "error", ack.GetErrorMsg())
-			d.backOff(lookLinks)
+			again := retry{failures: d.retries[id].failures + 1}
+			again.due = time.Now().Add(dialDelay(again.failures))
+			d.retries[id] = again
+			d.l.links.AddAfter(d.id, dialDelay(again.failures))
 			continue
 		}
 		delete(d.mirror.links, id)
@@ -197,6 +203,8 @@ func (d *driver) linksDialled(links []*fsm.Link, acks map[string]*controllerpb.C
 			d.linkHeld(link)
 		} else {
 			delete(d.mirror.links, link.ID)
+			// A claim of an older connection may have made the link stand again.
+			d.connectionsWanted = true
 			d.logger.Warn("link failed", "link", link.ID, "endpoint", link.Endpoint, "error", told.Error)
 		}
 		outcome = append(outcome, told)
@@ -249,16 +257,19 @@ const disagreeAfter = 3
 
 // connectionMissing handles a node's word that it has no connection of a link.
 // The lists of both ends tell what is left of it; the routes over it wait.
-func (d *driver) connectionMissing(view *fsm.View, linkID string) {
+func (d *driver) connectionMissing(linkID string) {
 	if d.waits(linkID) {
 		return // said of another route of the same command
 	}
+	link, ok := d.l.view().Link(linkID)
+	if ok && !d.l.hasSession(link.SourceNode) {
+		// The ends do not disagree. The source comes back, or who takes over from
+		// it dials the same link.
+		d.holdRoutes(linkID, time.Second)
+		return
+	}
 	d.missing[linkID]++
-	delay := min(time.Second<<(min(d.missing[linkID], 6)-1), 30*time.Second)
-	d.held[linkID] = time.Now().Add(delay)
-	d.l.clocks.AddAfter(clockKey(clockMark, d.id), delay)
-	d.listsWanted = true
-	link, ok := view.Link(linkID)
+	d.holdRoutes(linkID, min(time.Second<<(min(d.missing[linkID], 6)-1), 30*time.Second))
 	if !ok {
 		return
 	}
@@ -271,4 +282,16 @@ func (d *driver) connectionMissing(view *fsm.View, linkID string) {
 	if link.SourceNode != d.id {
 		d.l.clocks.Add(clockKey(clockSource, linkID))
 	}
+}
+
+// holdRoutes keeps routes over a link back for a while. The lists come first.
+func (d *driver) holdRoutes(linkID string, delay time.Duration) {
+	d.held[linkID] = time.Now().Add(delay)
+	d.l.clocks.AddAfter(clockKey(clockMark, d.id), delay)
+	d.listsWanted = true
+}
+
+func (l *leadership) hasSession(nodeID string) bool {
+	node, ok := l.view().Node(nodeID)
+	return ok && node.Connected()
 }

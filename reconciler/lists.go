@@ -2,6 +2,7 @@ package reconciler
 
 import (
 	"errors"
+	"time"
 
 	"github.com/slim-cp/slim-cp/fsm"
 	"github.com/slim-cp/slim-cp/proto/slimcp/v1"
@@ -14,8 +15,11 @@ import (
 type listPair struct {
 	driver *driver
 	flight *flight
-	// asked is the index of the view when the lists were asked for.
-	asked uint64
+	// asked is the view when the lists were asked for: what changed since is not
+	// in them.
+	asked *fsm.View
+	// connectionsOnly: the routes were not asked for.
+	connectionsOnly bool
 
 	// The driver's lock guards the following fields.
 	connections, routes *southbound.Answer
@@ -34,10 +38,14 @@ func (p *listPair) got(store func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	store()
-	if d.stopped != nil || d.flight != p.flight || p.connections == nil || p.routes == nil {
+	if d.stopped != nil || d.flight != p.flight || p.connections == nil ||
+		p.routes == nil && !p.connectionsOnly {
 		return
 	}
-	err := errors.Join(p.connections.Err, p.routes.Err)
+	err := p.connections.Err
+	if p.routes != nil {
+		err = errors.Join(err, p.routes.Err)
+	}
 	switch {
 	case errors.Is(err, southbound.ErrTimeout):
 		d.overdue(p.flight)
@@ -45,20 +53,23 @@ func (p *listPair) got(store func()) {
 		d.failed(err)
 	default:
 		d.heard()
-		d.listed(p.asked, p.connections.Connections, p.routes.Routes)
+		if p.connectionsOnly {
+			d.connectionsListed(p.asked, p.connections.Connections)
+		} else {
+			d.listed(p.asked, p.connections.Connections, p.routes.Routes)
+		}
 	}
 }
 
-// askLists reads what the node holds (the seed's pre-flight).
+// askLists reads what the node holds before it is told anything.
 func (d *driver) askLists() {
-	d.listsWanted = false
-	d.requestLists(d.occupy(), 0)
+	connectionsOnly := !d.listsWanted
+	d.listsWanted, d.connectionsWanted = false, false
+	d.requestLists(d.occupy(), 0, connectionsOnly)
 }
 
-// listed takes the node's lists: they replace the mirror, and what they say of
-// the node's own links goes to the log.
-func (d *driver) listed(asked uint64, connections []*controllerpb.ConnectionEntry, routes []*controllerpb.RouteEntry) {
-	view := d.l.view()
+// knowledge is what a view says of the links in the node's lists.
+func (d *driver) knowledge(view *fsm.View) knowledge {
 	known := knowledge{resumed: d.session.Resumed}
 	known.revision = func(linkID string) uint64 {
 		if link, ok := view.Link(linkID); ok {
@@ -74,16 +85,39 @@ func (d *driver) listed(asked uint64, connections []*controllerpb.ConnectionEntr
 		}
 		return ""
 	}
-	d.mirror.load(connections, routes, known)
+	return known
+}
+
+// connectionsListed takes the node's connections alone: enough to see which
+// links stand. If they are not those that the mirror knows, the routes are
+// listed too.
+func (d *driver) connectionsListed(view *fsm.View, connections []*controllerpb.ConnectionEntry) {
+	d.linksNoted = true
+	if d.mirror.differs(connections, d.knowledge(view)) {
+		d.listsWanted = true
+	}
+	d.release()
+}
+
+// listed takes the node's lists: they replace the mirror, and what they say of
+// the node's own links and names goes to the log.
+func (d *driver) listed(view *fsm.View, connections []*controllerpb.ConnectionEntry, routes []*controllerpb.RouteEntry) {
+	drifted := d.mirror.load(connections, routes, d.knowledge(view))
+	if d.mirror.doubled() {
+		// The older of two connections with one id is about to end (protocol C12).
+		d.l.clocks.AddAfter(clockKey(clockDoubled, d.id), doubledWait)
+	}
 	d.batch.markAll()
 	d.linksNoted, d.routesNoted = true, true
-	if peers := d.leftovers(view); len(peers) > 0 {
-		// Not from here: the leadership's lock is never taken under the driver's.
-		go d.l.dropLeftovers(peers)
+	if peers := d.leftovers(view); len(peers) > 0 && time.Since(d.hunted) >= huntInterval {
+		d.hunted = time.Now()
+		for _, peer := range peers {
+			d.l.clocks.Add(clockKey(clockLeftover, peer))
+		}
 	}
-	observed := &slimcppb.Observed{Links: d.observe(view)}
-	audits := d.audit(view, asked, routes)
-	if len(observed.Links)+len(audits) == 0 {
+	observed := &slimcppb.Observed{Links: d.observe(view), DriftedLinks: d.standing(view, drifted)}
+	audits := d.audit(view, routes)
+	if len(observed.Links)+len(observed.DriftedLinks)+len(audits) == 0 {
 		d.release()
 		return
 	}
@@ -136,6 +170,10 @@ func (d *driver) differs(view *fsm.View, link *fsm.Link, held *heldLink) bool {
 	return false // it is dialled first
 }
 
+// huntInterval is the least time between two searches for the sources of leftover
+// connections: a closed one stays in its ends' lists for moments.
+const huntInterval = time.Second
+
 // leftovers returns the own ids of nodes that hold the other end of a connection
 // with an id of this cluster which no link has any more (protocol L4).
 func (d *driver) leftovers(view *fsm.View) []string {
@@ -147,4 +185,21 @@ func (d *driver) leftovers(view *fsm.View) []string {
 		peers = append(peers, held.peer)
 	}
 	return peers
+}
+
+// doubledWait is how long routes wait for the older of two connections to end.
+const doubledWait = time.Second
+
+// standing returns those of the links over which routes are wanted. Routes that
+// went without a word are pending until they are set again (protocol C15).
+func (d *driver) standing(view *fsm.View, ids []string) []string {
+	var standing []string
+	for _, id := range ids {
+		link, ok := view.Link(id)
+		if ok && link.Status == fsm.LinkApplied {
+			d.logger.Warn("routes of a node have gone without a word", "link", id)
+			standing = append(standing, id)
+		}
+	}
+	return standing
 }

@@ -30,6 +30,8 @@ type heldLink struct {
 	// one means another connection: its routes are listed before they are set.
 	revision uint64
 	routes   map[nameHandle]heldRoute
+	// doubled: the node has two connections with this link's id.
+	doubled bool
 }
 
 // heldRoute is a route that the node holds.
@@ -84,17 +86,66 @@ type knowledge struct {
 // connection that are there before we set any were set before this session, so
 // the node has forgotten how to delete them (protocol N6); a resumed session is
 // the same stream as before, which has forgotten nothing.
-func (m *mirror) load(connections []*controllerpb.ConnectionEntry, routes []*controllerpb.RouteEntry, known knowledge) {
+//
+// It returns the ids of links over which routes have gone that the mirror knew,
+// though the connection is the same.
+func (m *mirror) load(connections []*controllerpb.ConnectionEntry, routes []*controllerpb.RouteEntry, known knowledge) (drifted []string) {
+	fresh := m.loadConnections(connections, known)
+	m.loadRoutes(fresh, routes, known)
+	for id, before := range m.links {
+		after, ok := fresh[id]
+		if !ok || after.connection != before.connection || after.revision != before.revision {
+			continue
+		}
+		for name := range before.routes {
+			if _, ok := after.routes[name]; !ok {
+				drifted = append(drifted, id)
+				break
+			}
+		}
+	}
+	m.links, m.listed = fresh, true
+	return drifted
+}
+
+// differs reports whether a connection list shows other links than the mirror.
+func (m *mirror) differs(connections []*controllerpb.ConnectionEntry, known knowledge) bool {
+	fresh := m.loadConnections(connections, known)
+	if len(fresh) != len(m.links) {
+		return true
+	}
+	for id, held := range fresh {
+		before, ok := m.links[id]
+		if !ok || before.outgoing != held.outgoing || before.peer != "" && before.peer != held.peer {
+			return true
+		}
+	}
+	return false
+}
+
+func (m *mirror) doubled() bool {
+	for _, held := range m.links {
+		if held.doubled {
+			return true
+		}
+	}
+	return false
+}
+
+func (m *mirror) loadConnections(connections []*controllerpb.ConnectionEntry, known knowledge) map[string]*heldLink {
 	fresh := map[string]*heldLink{}
 	for _, entry := range connections {
 		id := entry.GetLinkId()
 		if id == "" || entry.GetConnectionType() != controllerpb.ConnectionType_CONNECTION_TYPE_REMOTE {
 			continue
 		}
-		if other, ok := fresh[id]; ok && other.peer == known.peer(id) {
+		other, twice := fresh[id]
+		if twice && other.peer == known.peer(id) {
+			other.doubled = true
 			continue // of two connections with one id, the present source's counts (protocol C12)
 		}
 		fresh[id] = &heldLink{
+			doubled:    twice,
 			connection: entry.GetId(),
 			outgoing:   entry.GetDirection() == controllerpb.ConnectionDirection_CONNECTION_DIRECTION_OUTGOING,
 			peer:       entry.GetPeerNodeId(),
@@ -102,6 +153,10 @@ func (m *mirror) load(connections []*controllerpb.ConnectionEntry, routes []*con
 			routes:     map[nameHandle]heldRoute{},
 		}
 	}
+	return fresh
+}
+
+func (m *mirror) loadRoutes(fresh map[string]*heldLink, routes []*controllerpb.RouteEntry, known knowledge) {
 	for _, entry := range routes {
 		name, err := fsm.ParseName(entry.GetName())
 		if err != nil {
@@ -120,5 +175,4 @@ func (m *mirror) load(connections []*controllerpb.ConnectionEntry, routes []*con
 			held.routes[handle] = heldRoute{ghost: ghost}
 		}
 	}
-	m.links, m.listed = fresh, true
 }

@@ -15,7 +15,7 @@ import (
 const passThroughTimeout = 10 * time.Second
 
 // ErrNotConnected: the node has no session.
-var ErrNotConnected = errors.New("node is not connected")
+var ErrNotConnected = fmt.Errorf("node is not connected: %w", southbound.ErrNoSession)
 
 // BusyError says that a node has not answered the command before an operator's
 // request.
@@ -96,7 +96,7 @@ func (d *driver) ask(request *listRequest) error {
 	case d.stopped != nil:
 		return ErrNotConnected
 	case len(d.requests) >= maxListRequests:
-		return errTooManyRequests
+		return fmt.Errorf("node %s: %w", d.id, errTooManyRequests)
 	}
 	d.requests = append(d.requests, request)
 	d.l.links.Add(d.id)
@@ -129,4 +129,5 @@ func (d *driver) serve() {
 		request.deliver(answer)
 		d.release()
 	})
+	d.flight.request = request
 }

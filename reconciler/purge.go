@@ -36,6 +36,7 @@ func (l *leadership) purge(ctx context.Context) {
 			return
 		case <-timer.C:
 		}
+		l.expire(ctx)
 		command := l.purgeable(seen, retention)
 		if len(command.GetKeys())+len(command.GetLinkIds()) == 0 {
 			continue
@@ -84,4 +85,29 @@ func (l *leadership) purgeable(seen map[tombstoneID]time.Time, retention time.Du
 		}
 	}
 	return command
+}
+
+// expire removes the records of nodes that departed long ago. Days are counted by
+// stamped time (protocol D6).
+func (l *leadership) expire(ctx context.Context) {
+	view := l.view()
+	retention := milliseconds(view.Fleet().GetGraces().GetNodeRetentionMs())
+	if retention == 0 {
+		return // for ever
+	}
+	var expired []string
+	for node := range view.Nodes() {
+		if node.State == fsm.NodeDeparted && !node.Connected() && len(expired) < purgeLimit &&
+			time.Since(node.LastSession.At) > retention {
+			expired = append(expired, node.ID)
+		}
+	}
+	if len(expired) == 0 {
+		return
+	}
+	l.Logger.Info("forgetting nodes that departed long ago", "nodes", len(expired))
+	payload := &slimcppb.Command_ExpireNodes{ExpireNodes: &slimcppb.ExpireNodes{NodeIds: expired}}
+	if _, err := l.propose(ctx, &slimcppb.Command{Payload: payload}); err != nil {
+		l.Logger.Debug("nodes were not forgotten", "error", err)
+	}
 }

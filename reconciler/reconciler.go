@@ -126,6 +126,7 @@ type leadership struct {
 	clocks queue // nodes and links that wait for a time, by their own keys
 
 	outbox *outbox
+	ghosts *ghostLog
 
 	// current is the view up to which every change was handed to the drivers.
 	current atomic.Pointer[fsm.View]
@@ -134,7 +135,8 @@ type leadership struct {
 	// never after.
 	mu      sync.Mutex
 	drivers map[string]*driver
-	due     map[string]time.Time // when nodes without a session are decided about
+	// absences are of nodes without a session, and of leaving ones.
+	absences map[string]absence
 }
 
 func newLeadership(options Options, term uint64) *leadership {
@@ -142,17 +144,18 @@ func newLeadership(options Options, term uint64) *leadership {
 		return workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[string]{Name: name})
 	}
 	l := &leadership{
-		Options: options,
-		term:    term,
-		started: time.Now(),
-		links:   newQueue("links"),
-		routes:  newQueue("routes"),
-		clocks:  newQueue("clocks"),
-		drivers: map[string]*driver{},
-		due:     map[string]time.Time{},
+		Options:  options,
+		term:     term,
+		started:  time.Now(),
+		links:    newQueue("links"),
+		routes:   newQueue("routes"),
+		clocks:   newQueue("clocks"),
+		drivers:  map[string]*driver{},
+		absences: map[string]absence{},
 	}
 	l.current.Store(options.Store.View())
 	l.outbox = newOutbox(l)
+	l.ghosts = newGhostLog()
 	return l
 }
 

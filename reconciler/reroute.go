@@ -89,16 +89,15 @@ func hasEndpoint(view *fsm.View, id string) bool {
 	return ok
 }
 
-// dropLeftovers looks for the sources of connections with an id of this cluster
-// that no link has any more. Only its source can end a connection (protocol L4).
-func (l *leadership) dropLeftovers(peers []string) {
+// dropLeftovers reads the lists of the nodes with an own id that another node's
+// list names as the source of a connection which no link has any more. Only its
+// source can end a connection (protocol L4).
+func (l *leadership) dropLeftovers(peer string) {
 	l.mu.Lock()
 	var sources []*driver
 	for id, d := range l.drivers {
-		for _, peer := range peers {
-			if id == peer || strings.HasSuffix(id, "/"+peer) {
-				sources = append(sources, d)
-			}
+		if id == peer || strings.HasSuffix(id, "/"+peer) {
+			sources = append(sources, d)
 		}
 	}
 	l.mu.Unlock()

@@ -153,7 +153,7 @@ func (d *driver) compare(view *fsm.View, node *fsm.Node, fan fsm.Fan, name fsm.N
 				continue
 			}
 			d.batch.relevant = true
-			if d.waits(link.ID) {
+			if held, ok := d.mirror.links[link.ID]; d.waits(link.ID) || ok && held.doubled {
 				d.batch.blocked = true
 				d.l.clocks.AddAfter(clockKey(clockMark, d.id), time.Until(d.held[link.ID]))
 				continue
@@ -187,19 +187,13 @@ func (d *driver) waits(linkID string) bool {
 	return ok && time.Now().Before(until)
 }
 
-// ghostPatience is how often at most a link is made anew only because a route of
-// a name that is gone cannot be deleted over it (protocol N6).
-const ghostPatience = 5 * time.Minute
-
 // exorcise removes a route that the node cannot delete: only the end of the
 // connection does. If the name lives elsewhere the route misleads messages and
 // must go now; if it is gone it does little harm.
 func (d *driver) exorcise(link *fsm.Link, moved bool) {
-	last, before := d.replaced[link.ID]
-	if before && (moved && time.Since(last) < time.Second || !moved && time.Since(last) < ghostPatience) {
+	if !d.l.ghosts.allow(link, moved) {
 		return
 	}
-	d.replaced[link.ID] = time.Now()
 	d.l.replaceLink(link, "a route over it can no longer be deleted", clockKey(clockMark, d.id))
 }
 
@@ -277,7 +271,7 @@ func (d *driver) set(view *fsm.View, node *fsm.Node, key routeKey, ack *controll
 		delete(d.failures, key)
 		delete(d.missing, key.linkID)
 	case connectionMissing(text):
-		d.connectionMissing(view, key.linkID)
+		d.connectionMissing(key.linkID)
 		d.batch.blocked = true
 	case ack == nil:
 		d.routeFailed(view, node, key, "the node's answer does not mention the route")

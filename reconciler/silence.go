@@ -75,7 +75,7 @@ func (d *driver) overdue(flight *flight) {
 	}
 	flight.overdue = true
 	d.logger.Warn("node is overdue with an answer", "since", flight.since)
-	d.requestLists(flight, probeTimeout)
+	d.requestLists(flight, probeTimeout, false)
 }
 
 // lateAnswer frees the slot of an overdue request: what became of it the lists
@@ -91,13 +91,16 @@ func (d *driver) lateAnswer(flight *flight) {
 	d.release()
 }
 
-// requestLists asks for both lists on behalf of a flight.
-func (d *driver) requestLists(flight *flight, timeout time.Duration) {
-	pair := &listPair{driver: d, flight: flight, asked: d.l.view().Index()}
+// requestLists asks for both lists, or for the connections alone, on behalf of a
+// flight.
+func (d *driver) requestLists(flight *flight, timeout time.Duration, connectionsOnly bool) {
+	pair := &listPair{driver: d, flight: flight, asked: d.l.view(), connectionsOnly: connectionsOnly}
 	call := southbound.Call{NodeID: d.id, Session: d.session.Name, Term: d.l.term, Timeout: timeout}
 	call.Late = func() { d.lateAnswer(flight) }
 	connections, routes := call, call
 	connections.ListConnections, routes.ListRoutes = true, true
 	d.l.Nodes.Call(connections, pair.gotConnections)
-	d.l.Nodes.Call(routes, pair.gotRoutes)
+	if !connectionsOnly {
+		d.l.Nodes.Call(routes, pair.gotRoutes)
+	}
 }

@@ -34,6 +34,8 @@ var (
 // Why this replica ends a stream.
 var (
 	errBadRegistration = errors.New("registration refused")
+	errDenied          = errors.New("credentials were not accepted")
+	errUndecided       = errors.New("no leader has decided about the registration, register again")
 	errNotRegistered   = errors.New("no registration in time")
 	errNotConfirmed    = errors.New("registration was not accepted")
 	errEvicted         = errors.New("node was evicted")
@@ -50,6 +52,8 @@ var statusCodes = []struct {
 	{errDeregistered, codes.OK},
 	{io.EOF, codes.OK},
 	{errBadRegistration, codes.InvalidArgument},
+	{errDenied, codes.PermissionDenied},
+	{errUndecided, codes.Unavailable},
 	{errNotConfirmed, codes.PermissionDenied},
 	{errNotRegistered, codes.DeadlineExceeded},
 	{errEvicted, codes.Aborted},
@@ -67,8 +71,11 @@ func statusOf(err error) error {
 		if !errors.Is(err, row.err) {
 			continue
 		}
-		if row.code == codes.OK {
+		switch row.code {
+		case codes.OK:
 			return nil
+		case codes.PermissionDenied: // a stranger does not learn why
+			return status.Error(row.code, row.err.Error())
 		}
 		return status.Error(row.code, err.Error())
 	}

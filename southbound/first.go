@@ -15,9 +15,10 @@ const (
 	// provenFor is how long an endpoint that was reached counts as proven
 	// (protocol C7).
 	provenFor = time.Hour
-	// MaxCommandRoutes and MaxCommandBytes bound one increment (protocol C4).
+	// MaxCommandRoutes bounds the routes of one increment (protocol C4).
 	MaxCommandRoutes = 1000
-	MaxCommandBytes  = 3 << 20
+	// MaxCommandBytes bounds one increment (protocol C4).
+	MaxCommandBytes = 3 << 20
 )
 
 // First is the first message behind a registration's answer, written by this
@@ -29,8 +30,6 @@ type First struct {
 	// Links as they were pushed, source revisions included, in the order of the
 	// command.
 	Links []*fsm.Link
-	// Names whose routes were pushed, by link id.
-	Names map[string][]fsm.Name
 	// Command is nil if there was nothing to push: the message then asks for the
 	// node's connections (protocol N7).
 	Command *controllerpb.ConfigurationCommand
@@ -59,7 +58,7 @@ func (s *Service) FirstCommand(session fsm.SessionName) (First, bool) {
 // and the routes over them. Links that need the node's credentials cannot be in
 // an increment, and incoming links still have their routes.
 func buildFirst(view *fsm.View, nodeID string) *First {
-	first := &First{Index: view.Index(), Names: map[string][]fsm.Name{}, answer: &future{}}
+	first := &First{Index: view.Index(), answer: &future{}}
 	command := &controllerpb.ConfigurationCommand{}
 	size := 0
 	pushed := map[string]bool{}
@@ -84,7 +83,6 @@ func buildFirst(view *fsm.View, nodeID string) *First {
 			break
 		}
 		command.RoutesToSet = append(command.RoutesToSet, route)
-		first.Names[link.ID] = append(first.Names[link.ID], record.Name)
 	}
 	first.Command = command
 	return first

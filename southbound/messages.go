@@ -15,7 +15,9 @@ import (
 func (st *stream) handle(message *controllerpb.ControlMessage) {
 	switch payload := message.GetPayload().(type) {
 	case *controllerpb.ControlMessage_ConfigCommand:
+		st.burst.begin()
 		st.learn(message.GetMessageId(), payload.ConfigCommand)
+		st.burst.end()
 	case *controllerpb.ControlMessage_ConfigCommandAck,
 		*controllerpb.ControlMessage_ConnectionListResponse,
 		*controllerpb.ControlMessage_RouteListResponse:

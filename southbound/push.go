@@ -84,7 +84,7 @@ type spireTrust struct {
 // dialling. The settings that the fleet enforces may be nil.
 func ClientConfig(link *fsm.Link, enforced *slimcppb.EnforcedConnection) string {
 	config := clientConfig{
-		Endpoint:       endpointURL(link),
+		Endpoint:       EndpointURL(link),
 		LinkID:         link.ID,
 		ConnectionType: connectionType,
 		TLS:            tlsConfig{Insecure: !link.TLSRequired},
@@ -107,7 +107,7 @@ func ClientConfig(link *fsm.Link, enforced *slimcppb.EnforcedConnection) string 
 // that the fleet enforces may be nil.
 func ServerConfig(link *fsm.Link, enforced *slimcppb.EnforcedConnection) string {
 	config := serverConfig{
-		Endpoint:       endpointURL(link),
+		Endpoint:       EndpointURL(link),
 		TLSRequired:    link.TLSRequired,
 		AuthMethod:     authMethod(link),
 		Keepalive:      keepaliveOf(enforced),
@@ -132,9 +132,9 @@ func Route(name fsm.Name, linkID string) *controllerpb.Route {
 	return &controllerpb.Route{Name: name.Wire(), LinkId: &linkID}
 }
 
-// endpointURL adds the scheme to an endpoint. A node may have been configured
-// with one, which must not be doubled.
-func endpointURL(link *fsm.Link) string {
+// EndpointURL is what the source of a link dials: the endpoint with a scheme. A
+// node may have been configured with one, which must not be doubled.
+func EndpointURL(link *fsm.Link) string {
 	host := link.Endpoint
 	for _, scheme := range []string{"http://", "https://"} {
 		host = strings.TrimPrefix(host, scheme)

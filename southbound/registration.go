@@ -7,6 +7,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"google.golang.org/protobuf/proto"
@@ -17,27 +18,34 @@ import (
 )
 
 const (
-	// A registration must fit into one command, whatever the node sends.
+	// A registration must fit into one command, whatever the node sends. Links
+	// beyond that are claimed one by one.
 	maxDetailBytes   = 64 << 10
 	maxReportedLinks = 10_000
-	linkIDBytes      = 36
+	// maxListedLinks bounds the memory of one stream: a link per other group.
+	maxListedLinks = 100_000
+	linkIDBytes    = 36
 )
 
 // registration is what a node asked for with its first message.
 type registration struct {
-	requestID string
-	nodeID    string // for logs also if it is malformed
-	command   *slimcppb.RegisterNode
+	requestID   string
+	nodeID      string // for logs also if it is malformed
+	fault       error  // why it is refused whatever the state is
+	credentials Credentials
+	command     *slimcppb.RegisterNode
 	// listed are the ids of our links that the node reported.
 	listed map[string]struct{}
+	// unreported are links for which the command had no room.
+	unreported []string
 	// skipped says what of the request was left out.
 	skipped []error
 	// appliedIndex is the replica's when the request was read (protocol S1).
 	appliedIndex uint64
 }
 
-// parseRegistration reads a node's first message. An error says why it is
-// refused; the registration then holds what is good for a log line.
+// parseRegistration reads a node's first message. An error says why it is refused
+// whatever the state is; the registration then holds what is good for a log line.
 func parseRegistration(view *fsm.View, message *controllerpb.ControlMessage, peer net.Addr) (*registration, error) {
 	r := &registration{requestID: message.GetMessageId(), appliedIndex: view.Index(), listed: map[string]struct{}{}}
 	payload, ok := message.GetPayload().(*controllerpb.ControlMessage_RegisterNodeRequest)
@@ -50,6 +58,7 @@ func parseRegistration(view *fsm.View, message *controllerpb.ControlMessage, pee
 	if err := fsm.CheckNodeID(group, node); err != nil {
 		return r, err
 	}
+	r.credentials = Credentials{Group: group, Node: node, Token: request.GetCredentials(), ReceivedAt: time.Now()}
 	r.command = &slimcppb.RegisterNode{Group: group, Node: node}
 	if peer != nil {
 		r.command.PeerAddress = peer.String()
@@ -132,22 +141,33 @@ func resolveWildcard(endpoint string, peer net.Addr) string {
 }
 
 // readLinks keeps only links that are ours: a node also reports applications and
-// connections of its own (protocol A9).
+// connections of its own. Of these only what arrived counts, since a node drops
+// what it dialled before it connects (protocol A9).
 func (r *registration) readLinks(view *fsm.View, entries []*controllerpb.ConnectionEntry) {
+	arrived := map[string]struct{}{}
 	for _, entry := range entries {
 		id := entry.GetLinkId()
 		if !isOurs(view, id) {
 			continue
 		}
-		if len(r.command.Links) == maxReportedLinks {
-			r.skipped = append(r.skipped, fmt.Errorf("more than %d links reported", maxReportedLinks))
+		if link, known := view.Link(id); known && link.SourceGroup != r.command.GetGroup() && link.DestGroup != r.command.GetGroup() {
+			continue
+		}
+		if len(r.listed) == maxListedLinks {
+			r.skipped = append(r.skipped, fmt.Errorf("more than %d links reported", maxListedLinks))
 			return
 		}
 		r.listed[id] = struct{}{}
-		r.command.Links = append(r.command.Links, &slimcppb.ReportedLink{
-			LinkId:   id,
-			Incoming: entry.GetDirection() == controllerpb.ConnectionDirection_CONNECTION_DIRECTION_INCOMING,
-		})
+		if _, twice := arrived[id]; twice ||
+			entry.GetDirection() != controllerpb.ConnectionDirection_CONNECTION_DIRECTION_INCOMING {
+			continue
+		}
+		arrived[id] = struct{}{}
+		if len(r.command.Links) < maxReportedLinks {
+			r.command.Links = append(r.command.Links, &slimcppb.ReportedLink{LinkId: id, Incoming: true})
+		} else {
+			r.unreported = append(r.unreported, id)
+		}
 	}
 }
 

@@ -41,6 +41,8 @@ type replica struct {
 	stalled  chan struct{} // closed when proposals go on; nil: they do
 	// forgetful proposals are applied, but their outcome is not told.
 	forgetful int
+	// catchUp, if set, is what the replica had not applied yet before a read.
+	catchUp func()
 }
 
 func newReplica() *replica {
@@ -66,6 +68,13 @@ func (r *replica) LeaderKnown() (bool, time.Time) {
 func (r *replica) Read(context.Context) (*fsm.View, error) {
 	if known, _ := r.LeaderKnown(); !known {
 		return nil, cluster.ErrNoLeader
+	}
+	r.mu.Lock()
+	catchUp := r.catchUp
+	r.catchUp = nil
+	r.mu.Unlock()
+	if catchUp != nil {
+		catchUp()
 	}
 	return r.store.View(), nil
 }

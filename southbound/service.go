@@ -2,6 +2,7 @@ package southbound
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -43,6 +44,9 @@ type Options struct {
 	// Store is the replica's own copy of the state.
 	Store  *fsm.Store
 	Logger hclog.Logger
+	// Authenticator judges registrations; nil: by the kind of authentication and
+	// the secrets in the state.
+	Authenticator Authenticator
 	// MaxReceiveBytes is DefaultMaxReceiveBytes if it is 0.
 	MaxReceiveBytes int
 }
@@ -55,6 +59,9 @@ type Hooks struct {
 	Ready func(nodeID string, session fsm.SessionName)
 	// Ended: the session's stream has ended; calls fail.
 	Ended func(nodeID string, session fsm.SessionName)
+	// Burst: the node has said so much so fast that it may have dropped some of
+	// it, and is quiet now: its lists tell what is true (protocol N8).
+	Burst func(nodeID string, session fsm.SessionName)
 }
 
 // Service serves the nodes' control channel. Create it with New.
@@ -63,6 +70,7 @@ type Service struct {
 
 	proposer        Proposer
 	store           *fsm.Store
+	authenticator   Authenticator
 	logger          hclog.Logger
 	maxReceiveBytes int
 
@@ -98,12 +106,16 @@ func New(options Options) *Service {
 	if options.Logger == nil {
 		options.Logger = hclog.NewNullLogger()
 	}
+	if options.Authenticator == nil {
+		options.Authenticator = fleetAuthenticator{}
+	}
 	if options.MaxReceiveBytes == 0 {
 		options.MaxReceiveBytes = DefaultMaxReceiveBytes
 	}
 	s := &Service{
 		proposer:        options.Proposer,
 		store:           options.Store,
+		authenticator:   options.Authenticator,
 		logger:          options.Logger,
 		maxReceiveBytes: options.MaxReceiveBytes,
 		quarantine:      newQuarantine(),
@@ -135,6 +147,21 @@ func (s *Service) Sessions() []fsm.SessionName {
 	return names
 }
 
+// Provisional returns the full ids, in order, of the nodes that are served here
+// and whose session is not in the state yet (protocol S6).
+func (s *Service) Provisional() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var ids []string
+	for _, st := range s.sessions {
+		if st.isUnregistered() {
+			ids = append(ids, st.registration.nodeID)
+		}
+	}
+	slices.Sort(ids)
+	return slices.Compact(ids)
+}
+
 // Register makes a gRPC server serve the nodes.
 func (s *Service) Register(registrar grpc.ServiceRegistrar) {
 	controllerpb.RegisterControllerServiceServer(registrar, s)
@@ -151,7 +178,6 @@ func (s *Service) ServerOptions() []grpc.ServerOption {
 			MinTime: time.Nanosecond, PermitWithoutStream: true,
 		}),
 		grpc.MaxRecvMsgSize(s.maxReceiveBytes),
-		grpc.SharedWriteBuffer(true),
 	}
 }
 
@@ -194,6 +220,12 @@ func (s *Service) Close() {
 func (s *Service) sessionReady(nodeID string, session fsm.SessionName) {
 	if hooks := s.hooks.Load(); hooks != nil && hooks.Ready != nil {
 		hooks.Ready(nodeID, session)
+	}
+}
+
+func (s *Service) sessionBurst(nodeID string, session fsm.SessionName) {
+	if hooks := s.hooks.Load(); hooks != nil && hooks.Burst != nil {
+		hooks.Burst(nodeID, session)
 	}
 }
 

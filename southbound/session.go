@@ -5,6 +5,8 @@ import (
 	"errors"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/slim-cp/slim-cp/cluster"
 	"github.com/slim-cp/slim-cp/fsm"
 	slimcppb "github.com/slim-cp/slim-cp/proto/slimcp/v1"
@@ -19,7 +21,9 @@ const lastWordsTimeout = time.Second
 type proposals struct {
 	*stream
 	// exposed: the present session's registration may be in the log.
-	exposed  bool
+	exposed bool
+	// admitted: Apply accepted the node's token under an earlier name.
+	admitted bool
 	epoch    uint64
 	sequence uint64
 	// inFlight is proposed again, under the same number, until its outcome is
@@ -67,7 +71,13 @@ func (p *proposals) register() bool {
 			p.setCommitted()
 			return true
 		case err == nil && errors.Is(result.Err, fsm.ErrSessionEnded):
-			p.rename() // the name was declared lost before it was registered
+			// The name was declared lost before its registration came, or after one
+			// whose outcome was not told.
+			if s.store.WaitApplied(p.ctx, result.Index) != nil {
+				return false
+			}
+			p.admitted = p.admitted || p.wasAdmitted()
+			p.rename()
 		case err == nil && !retriable(result.Err):
 			p.refused <- result.Err
 			return false
@@ -91,11 +101,28 @@ func (p *proposals) registerCommand() *slimcppb.Command {
 	name := p.sessionName()
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	judged := p.everCommitted || p.admitted
 	var epoch uint64
-	if p.provisional && !p.everCommitted {
+	if p.provisional && !judged {
 		epoch = p.registration.appliedIndex
 	}
-	return p.registration.build(name, p.provisional || p.everCommitted, epoch)
+	return p.registration.build(name, p.provisional || judged, epoch)
+}
+
+// wasAdmitted reports whether the node's token opened the session that was lost:
+// another one of the same stream is no replay (protocol S5).
+func (p *proposals) wasAdmitted() bool {
+	hash := string(p.registration.command.GetTokenHash())
+	view, ever := p.service.store.View(), time.Time{}
+	return view.TokenUsed(hash, fsm.SessionName{}, ever) && !view.TokenUsed(hash, p.sessionName(), ever)
+}
+
+// claimRest tells of the links that the registration had no room for.
+func (st *stream) claimRest() {
+	notice := uuid.NewString()
+	for _, id := range st.registration.unreported {
+		st.put(func() bool { return st.pending.addClaim(id, notice) })
+	}
 }
 
 func (p *proposals) setCommitted() {
@@ -179,8 +206,12 @@ func (p *proposals) publishPending(ctx context.Context) outcome {
 
 // announces reports whether the state has all that an announcement could tell:
 // that the node announces the name, by this session or a newer one, more than
-// once, and that nobody doubts it (protocol N5, N7).
+// once, and that nobody doubts it (protocol N5, N7). An audit may be about to
+// remove the name, though, if it is not told that the node said it again.
 func (p *proposals) announces(name fsm.Name) bool {
+	if p.audited() {
+		return false
+	}
 	record, ok := p.service.store.View().NameRecord(name)
 	if !ok {
 		return false

@@ -30,8 +30,6 @@ const (
 	partingTimeout = 5 * time.Second
 	// drainSpread is the time over which a stopping replica ends its streams.
 	drainSpread = time.Second
-	// maxTurnedAway bounds the memory of nodes that were refused after all.
-	maxTurnedAway = 1000
 )
 
 // rpcStream is the server's side of a control channel.
@@ -61,6 +59,8 @@ type stream struct {
 	committed chan struct{} // closed when the session is in the state
 	refused   chan error    // holds why the registration was refused by Apply
 
+	burst *burst
+
 	deregisterOnce sync.Once
 	malformedOnce  sync.Once
 
@@ -83,6 +83,8 @@ type stream struct {
 	waiters       map[string]*waiter
 	late          map[string]func()
 	lateIDs       []string
+	routeLists    int       // requests that are not answered yet
+	routesListed  time.Time // when the last one was
 	// sessionLost holds a token when the state no longer has the session.
 	sessionLost chan struct{}
 }
@@ -125,6 +127,7 @@ func (s *Service) newStream(ctx context.Context) *stream {
 		late:        map[string]func(){},
 		sessionLost: make(chan struct{}, 1),
 	}
+	st.burst = newBurst(st.tellBurst)
 	st.ctx, st.cancel = context.WithCancelCause(ctx)
 	return st
 }
@@ -178,12 +181,16 @@ func (st *stream) serve() error {
 	if err != nil {
 		return err
 	}
-	registration, err := parseRegistration(st.service.store.View(), request, st.peer)
+	view := st.service.store.View()
+	registration, fault := parseRegistration(view, request, st.peer)
+	registration.fault = fault
 	st.registration = registration
-	if err != nil {
-		st.log = st.log.With("node", registration.nodeID)
+	st.log = st.log.With("node", registration.nodeID)
+	if fault != nil {
 		st.service.stats.countMalformed("registration")
-		return st.refuse(err)
+	}
+	if reason := st.judge(view); reason != nil {
+		return st.refuse(reason)
 	}
 	return st.serveNode()
 }
@@ -234,11 +241,15 @@ func (st *stream) awaitFirst() (*controllerpb.ControlMessage, error) {
 // serveNode registers the node, answers it and stays until the stream ends.
 func (st *stream) serveNode() error {
 	s := st.service
+	turnedAway := s.isTurnedAway(st.registration.nodeID)
+	if turnedAway {
+		if _, ok := st.leadersView(); !ok {
+			return st.waitInQuarantine(errUndecided)
+		}
+	}
 	s.mu.Lock()
 	st.name = s.drawName()
-	_, turnedAway := s.turnedAway[st.registration.nodeID]
 	s.mu.Unlock()
-	st.log = st.log.With("node", st.registration.nodeID)
 	for _, reason := range st.registration.skipped {
 		st.malformed("registration", reason)
 	}
@@ -253,26 +264,33 @@ func (st *stream) serveNode() error {
 }
 
 // awaitCommitted returns nil when the node is to be answered: once its session
-// is in the state, or provisionally (protocol A5).
+// is in the state, or provisionally unless it was turned away (protocol A5).
 func (st *stream) awaitCommitted(turnedAway bool) error {
-	timer := time.NewTimer(answerTimeout)
-	defer timer.Stop()
-	timeout := timer.C
+	patience := answerTimeout
 	if turnedAway {
-		timeout = nil
+		patience = decisionTimeout
 	} else if known, _ := st.service.proposer.LeaderKnown(); !known {
+		return nil
+	}
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	undecided := func() error {
+		if turnedAway {
+			return st.holdUndecided()
+		}
 		return nil
 	}
 	select {
 	case <-st.committed:
 		st.service.forgetTurnedAway(st.registration.nodeID)
+		st.claimRest()
 		return nil
 	case reason := <-st.refused:
 		return st.sayRefused(reason)
-	case <-timeout:
-		return nil
+	case <-timer.C:
+		return undecided()
 	case <-st.service.draining:
-		return nil
+		return undecided()
 	case <-st.ctx.Done():
 		return context.Cause(st.ctx)
 	}
@@ -350,57 +368,6 @@ func (st *stream) drain() error {
 	}
 }
 
-// refuse turns a node away for good, so only once a leader has confirmed that it
-// leads: without one the node is answered and waits in quarantine (protocol A6).
-func (st *stream) refuse(reason error) error {
-	if known, _ := st.service.proposer.LeaderKnown(); known && st.leaderAnswers() {
-		return st.sayRefused(reason)
-	}
-	return st.waitInQuarantine(reason)
-}
-
-func (st *stream) leaderAnswers() bool {
-	ctx, cancel := context.WithTimeout(st.ctx, answerTimeout)
-	defer cancel()
-	_, err := st.service.proposer.Read(ctx)
-	return err == nil
-}
-
-// sayRefused answers a registration with failure.
-func (st *stream) sayRefused(reason error) error {
-	st.log.Warn("registration refused", "reason", reason)
-	st.service.stats.refusals.Add(1)
-	st.service.forgetTurnedAway(st.registration.nodeID)
-	st.outbox.offer(registerResponse(st.registration.requestID, false))
-	st.flush()
-	return fmt.Errorf("%w: %w", errBadRegistration, reason)
-}
-
-// waitInQuarantine keeps a node that is to be refused until a leader answers.
-// The end of its stream then makes it register again, and be refused properly.
-func (st *stream) waitInQuarantine(reason error) error {
-	q := st.service.quarantine
-	q.enter()
-	defer q.leave()
-	st.log.Warn("registration will be refused when a leader is known", "reason", reason)
-	st.mu.Lock()
-	st.discard = true
-	st.mu.Unlock()
-	st.outbox.offer(registerResponse(st.registration.requestID, true))
-	close(st.answered)
-	retry := backoff{}
-	for !st.leaderAnswers() {
-		if !retry.wait(st.ctx) {
-			return context.Cause(st.ctx)
-		}
-		if st.service.isDraining() {
-			return st.drain()
-		}
-	}
-	st.flush()
-	return fmt.Errorf("%w: %w", errBadRegistration, reason)
-}
-
 // deregister ends a node that says goodbye: the state first, then the answer,
 // then the stream (protocol D5).
 func (st *stream) deregister(requestID string) {
@@ -472,6 +439,14 @@ func (st *stream) hearing() (early, ending bool) {
 	return !st.firstAnswered, st.ending
 }
 
+// isUnregistered reports whether the state does not have the session of a stream
+// that goes on.
+func (st *stream) isUnregistered() bool {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return !st.registered && !st.ending && !st.closed
+}
+
 func (st *stream) isListed(linkID string) bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -486,18 +461,4 @@ func (s *Service) drawName() fsm.SessionName {
 		BootID:    s.proposer.BootID(),
 		Counter:   s.counter.Add(1),
 	}
-}
-
-func (s *Service) rememberTurnedAway(nodeID string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.turnedAway) < maxTurnedAway {
-		s.turnedAway[nodeID] = struct{}{}
-	}
-}
-
-func (s *Service) forgetTurnedAway(nodeID string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.turnedAway, nodeID)
 }

@@ -9,8 +9,14 @@ import (
 	controllerpb "github.com/slim-cp/slim-cp/proto/controller/v1"
 )
 
-// maxLate bounds the calls of one stream that timed out and may be answered yet.
-const maxLate = 16
+const (
+	// maxLate bounds the calls of one stream that timed out and may be answered
+	// yet.
+	maxLate = 16
+	// auditTime bounds the time from a route list to the commit of what an audit
+	// made of it.
+	auditTime = 5 * time.Second
+)
 
 // answerKind tells the payloads that answer a request apart.
 type answerKind int
@@ -46,6 +52,9 @@ func (st *stream) request(message *controllerpb.ControlMessage, timeout time.Dur
 	}
 	w := &waiter{kind: kindOfAnswerTo(message), done: done, late: late, answer: Answer{MessageID: id}}
 	st.waiters[id] = w
+	if w.kind == routeList {
+		st.routeLists++
+	}
 	w.timer = time.AfterFunc(timeout, func() { st.expire(id, w) })
 	st.service.stats.calls.Add(1)
 	return nil
@@ -58,7 +67,7 @@ func (st *stream) expire(id string, w *waiter) {
 		st.mu.Unlock()
 		return
 	}
-	delete(st.waiters, id)
+	st.forget(id, w)
 	if w.late != nil {
 		if len(st.lateIDs) == maxLate {
 			delete(st.late, st.lateIDs[0])
@@ -104,9 +113,26 @@ func (st *stream) deliverLate(id string) {
 
 // complete ends a call with what its waiter gathered. st.mu is held.
 func (st *stream) complete(id string, w *waiter) {
-	delete(st.waiters, id)
+	st.forget(id, w)
 	w.timer.Stop()
 	go w.done(w.answer)
+}
+
+// forget removes a call that has ended. st.mu is held.
+func (st *stream) forget(id string, w *waiter) {
+	delete(st.waiters, id)
+	if w.kind == routeList {
+		st.routeLists--
+		st.routesListed = time.Now()
+	}
+}
+
+// audited reports whether the node's names are being compared with its list, or
+// were a moment ago: the outcome may be under way to the log (protocol N8).
+func (st *stream) audited() bool {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return st.routeLists > 0 || !st.routesListed.IsZero() && time.Since(st.routesListed) < auditTime
 }
 
 // failCalls ends all calls of a stream that has ended, and refuses new ones.

@@ -58,7 +58,7 @@ func (b *Builder) Build() *Graph {
 		rank[b.ids[name]] = int32(i)
 	}
 	g.isUniversal = make([]bool, len(g.names))
-	for id := range b.universal {
+	for id := range b.universal { // any order: each sets a place of its own
 		g.isUniversal[rank[id]] = true
 	}
 	explicit := b.adjacency(rank, g.isUniversal)

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	controlplanepb "github.com/slim-cp/slim-cp/proto/controlplane/v1"
+	"github.com/slim-cp/slim-cp/proto/slimcp/v1"
 )
 
 // TestSpellings checks that each spelling of a command reaches its method with
@@ -40,6 +41,26 @@ func TestSpellings(t *testing.T) {
 		{Slimctl, "c link ls -o a/1 -t b/1 -a", "ListLinks", links},
 		{Slimctl, "c link list --origin-node-id a/1 --target-node-id b/1", "ListLinks", links},
 		{Slimctl, "c segment ls", "ListSegments", &controlplanepb.SegmentListRequest{}},
+		{Slimctl, "c link add a b", "AddTopologyLink", &controlplanepb.AddTopologyLinkRequest{DomainA: "a", DomainB: "b", Segment: "default"}},
+		{Slimctl, "c link add a b -s x", "AddTopologyLink", &controlplanepb.AddTopologyLinkRequest{DomainA: "a", DomainB: "b", Segment: "x"}},
+		{Slimctl, "c link rm a b", "RemoveTopologyLink", &controlplanepb.RemoveTopologyLinkRequest{DomainA: "a", DomainB: "b", Segment: "default"}},
+		{Slimctl, "c link remove --segment x a b", "RemoveTopologyLink", &controlplanepb.RemoveTopologyLinkRequest{DomainA: "a", DomainB: "b", Segment: "x"}},
+		{Slimctl, "c segment add x", "AddSegment", &controlplanepb.AddSegmentRequest{Name: "x"}},
+		{Slimctl, "c segment rm x", "RemoveSegment", &controlplanepb.RemoveSegmentRequest{Name: "x"}},
+		{Slimctl, "c domain add x s3cret", "AddDomain", &controlplanepb.AddDomainRequest{DomainName: "x", Secret: "s3cret"}},
+		{Slimctl, "c domain remove x", "RemoveDomain", &controlplanepb.RemoveDomainRequest{DomainName: "x"}},
+		{Slimctl, "c domain rm x", "RemoveDomain", &controlplanepb.RemoveDomainRequest{DomainName: "x"}},
+		{Slimctl, "c group add x s3cret", "AddGroup", &controlplanepb.AddDomainRequest{DomainName: "x", Secret: "s3cret"}},
+		{Slimctl, "c group rm x", "RemoveGroup", &controlplanepb.RemoveDomainRequest{DomainName: "x"}},
+		{SlimCP, "link add a b -s x -o json", "AddTopologyLink", &controlplanepb.AddTopologyLinkRequest{DomainA: "a", DomainB: "b", Segment: "x"}},
+		{SlimCP, "link rm a b", "RemoveTopologyLink", &controlplanepb.RemoveTopologyLinkRequest{DomainA: "a", DomainB: "b", Segment: "default"}},
+		{SlimCP, "segment remove x", "RemoveSegment", &controlplanepb.RemoveSegmentRequest{Name: "x"}},
+		{SlimCP, "group add x s3cret", "AddGroup", &controlplanepb.AddDomainRequest{DomainName: "x", Secret: "s3cret"}},
+		{SlimCP, "group remove x", "RemoveGroup", &controlplanepb.RemoveDomainRequest{DomainName: "x"}},
+		{SlimCP, "explain link a b", "ExplainLink", &slimcppb.ExplainLinkRequest{GroupA: "a", GroupB: "b"}},
+		{SlimCP, "explain route org/ns/app a -o yaml", "ExplainRoute", &slimcppb.ExplainRouteRequest{Name: "org/ns/app", Group: "a"}},
+		{SlimCP, "status", "Convergence", &slimcppb.ConvergenceRequest{}},
+		{SlimCP, "status --wait --timeout 1m", "Convergence", &slimcppb.ConvergenceRequest{}},
 		{Slimctl, "c domain ls", "ListDomains", &controlplanepb.ListDomainsRequest{}},
 		{Slimctl, "c group ls", "ListGroups", &controlplanepb.ListDomainsRequest{}},
 		{SlimCP, "node list", "ListNodes", &controlplanepb.NodeListRequest{}},
@@ -94,6 +115,17 @@ func TestWrongUsage(t *testing.T) {
 		{Slimctl, "c node list --tls.key_file x", []string{"--tls.cert_file", "--tls.key_file"}},
 		{Slimctl, "c node list -b hidden", []string{"--basic-auth-creds", "USERNAME:PASSWORD"}},
 		{Slimctl, "nodes", []string{`"nodes"`}},
+		{Slimctl, "c link add a", []string{"accepts 2 arg(s), received 1"}},
+		{Slimctl, "c link rm a b c", []string{"accepts 2 arg(s), received 3"}},
+		{Slimctl, "c segment add", []string{"accepts 1 arg(s), received 0"}},
+		{Slimctl, "c domain add x", []string{"SECRET", "--secret-file"}},
+		{Slimctl, "c domain add x hidden --secret-file y", []string{"SECRET", "--secret-file"}},
+		{Slimctl, "c domain rm", []string{"accepts 1 arg(s), received 0"}},
+		{Slimctl, "c status", []string{`"status"`}},
+		{SlimCP, "explain link a", []string{"accepts 2 arg(s), received 1"}},
+		{SlimCP, "explain", []string{"link", "route"}},
+		{SlimCP, "topology apply", []string{"config"}},
+		{SlimCP, "status now", []string{`"now"`}},
 		{SlimCP, "node list -o xml", []string{"xml", "table, json and yaml"}},
 		{SlimCP, "route list -n a --origin b", []string{"--node-id", "--origin"}},
 		{SlimCP, "node list --config x", []string{"unknown flag: --config"}},

@@ -13,7 +13,7 @@ const (
 
 // noun is what a command calls the sets that nodes belong to.
 type noun struct {
-	singular, heading, plural string
+	singular, title, heading, plural string
 }
 
 // vocabulary is what differs between the dialects.
@@ -54,5 +54,9 @@ func (d Dialect) vocabulary() vocabulary {
 	}
 }
 
-func groupNoun() noun  { return noun{singular: "group", heading: "GROUP", plural: "GROUPS"} }
-func domainNoun() noun { return noun{singular: "domain", heading: "DOMAIN", plural: "DOMAINS"} }
+func groupNoun() noun {
+	return noun{singular: "group", title: "Group", heading: "GROUP", plural: "GROUPS"}
+}
+func domainNoun() noun {
+	return noun{singular: "domain", title: "Domain", heading: "DOMAIN", plural: "DOMAINS"}
+}

@@ -35,17 +35,17 @@ type endpoint struct {
 
 // dial prepares a connection; it does not block, the first call connects.
 // Nothing is retried: a person or a script decides about a second attempt.
-func (e endpoint) dial() (*grpc.ClientConn, error) {
+func (e endpoint) dial(more ...grpc.DialOption) (*grpc.ClientConn, error) {
 	transport := insecure.NewCredentials()
 	if e.tls != nil {
 		transport = credentials.NewTLS(e.tls)
 	}
-	options := []grpc.DialOption{
+	options := append([]grpc.DialOption{
 		grpc.WithTransportCredentials(transport),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessageBytes)),
 		grpc.WithDisableRetry(),
 		grpc.WithDisableServiceConfig(),
-	}
+	}, more...)
 	if e.authorization != "" {
 		options = append(options, grpc.WithPerRPCCredentials(authorization(e.authorization)))
 	}

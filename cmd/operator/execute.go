@@ -18,6 +18,10 @@ const (
 	ExitDone   = 0
 	ExitFailed = 1
 	ExitUsage  = 2
+	// ExitUnknownOutcome: a change may or may not have been made.
+	ExitUnknownOutcome = 3
+	// ExitNotConverged: the fleet does not hold what it should, in time.
+	ExitNotConverged = 4
 )
 
 // Execute runs the command that the arguments name and returns the program's

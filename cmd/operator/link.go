@@ -15,10 +15,59 @@ func (t *tree) linkCommand() *cobra.Command {
 		return t.listLinks(command, filter)
 	})
 	filter.define(list.Flags(), t.vocabulary)
+	word := t.vocabulary.membership.singular
+	var segment string
+	add := addCommand("A B", "Have two "+word+"s linked", func(command *cobra.Command, args []string) error {
+		return t.addLink(command, args[0], args[1], segment)
+	})
+	remove := removeCommand("A B", "Have two "+word+"s linked no longer", func(command *cobra.Command, args []string) error {
+		return t.removeLink(command, args[0], args[1], segment)
+	})
+	for _, command := range []*cobra.Command{add, remove} {
+		command.Flags().StringVarP(&segment, "segment", "s", defaultSegment, "segment of the topology")
+	}
 	return nounCommand(&cobra.Command{
 		Use:   "link",
-		Short: "Links between nodes of different " + t.vocabulary.membership.singular + "s",
-	}, list)
+		Short: "Links between nodes of different " + word + "s",
+	}, list, add, remove)
+}
+
+// defaultSegment is the segment of a link where none is named.
+const defaultSegment = "default"
+
+func (t *tree) addLink(command *cobra.Command, a, b, segment string) error {
+	var answer *controlplanepb.AddTopologyLinkResponse
+	err := t.change(command, "add link "+pairText(a, b), func(ctx context.Context, client controlplanepb.ControlPlaneServiceClient) (err error) {
+		answer, err = client.AddTopologyLink(ctx, &controlplanepb.AddTopologyLinkRequest{DomainA: a, DomainB: b, Segment: segment})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	text := fmt.Sprintf("Link %s added", pairText(a, b))
+	if segment != defaultSegment {
+		text += fmt.Sprintf(" in segment '%s'", segment)
+	}
+	for _, warning := range answer.GetWarnings() {
+		text += "\n  Warning: " + printable(warning)
+	}
+	return t.printMessage(command, text+"\n", answer)
+}
+
+func (t *tree) removeLink(command *cobra.Command, a, b, segment string) error {
+	var answer *controlplanepb.RemoveTopologyLinkResponse
+	err := t.change(command, "remove link "+pairText(a, b), func(ctx context.Context, client controlplanepb.ControlPlaneServiceClient) (err error) {
+		answer, err = client.RemoveTopologyLink(ctx, &controlplanepb.RemoveTopologyLinkRequest{DomainA: a, DomainB: b, Segment: segment})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	text := fmt.Sprintf("Link %s removed", pairText(a, b))
+	if segment != defaultSegment {
+		text += fmt.Sprintf(" from segment '%s'", segment)
+	}
+	return t.printMessage(command, text+"\n", answer)
 }
 
 func (t *tree) listLinks(command *cobra.Command, filter filterFlags) error {

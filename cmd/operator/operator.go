@@ -3,9 +3,11 @@ package operator
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"google.golang.org/grpc"
 
 	controlplanepb "github.com/slim-cp/slim-cp/proto/controlplane/v1"
 )
@@ -49,6 +51,9 @@ func NewCommands(options Options) []*cobra.Command {
 		t.segmentCommand(),
 	}
 	commands = append(commands, t.membershipCommands()...)
+	if options.Dialect == SlimCP {
+		commands = append(commands, t.topologyCommand(), t.explainCommand(), t.statusCommand())
+	}
 	for _, command := range commands {
 		if options.ConnectionFlags == nil {
 			t.connection.define(command.PersistentFlags(), t.vocabulary)
@@ -66,19 +71,31 @@ type tree struct {
 	format        format
 }
 
-// ask connects to the control plane, runs call against it and closes the
-// connection. It blocks no longer than the timeout, which covers connecting and
-// the whole answer. action says in an error what was attempted.
+// ask is connect for calls of upstream's service.
 func (t *tree) ask(
 	command *cobra.Command,
 	action string,
 	call func(context.Context, controlplanepb.ControlPlaneServiceClient) error,
 ) error {
+	return t.connect(command, action, func(ctx context.Context, connection *grpc.ClientConn) error {
+		return call(ctx, controlplanepb.NewControlPlaneServiceClient(connection))
+	})
+}
+
+// connect connects to the control plane, runs call against it and closes the
+// connection. It blocks no longer than the timeout, which covers connecting and
+// the whole answer. action says in an error what was attempted.
+func (t *tree) connect(
+	command *cobra.Command,
+	action string,
+	call func(context.Context, *grpc.ClientConn) error,
+	options ...grpc.DialOption,
+) error {
 	endpoint, err := t.connection.resolve(command.Flags(), t.vocabulary, t.defaultServer)
 	if err != nil {
 		return err
 	}
-	connection, err := endpoint.dial()
+	connection, err := endpoint.dial(options...)
 	if err != nil {
 		return err
 	}
@@ -86,7 +103,7 @@ func (t *tree) ask(
 
 	ctx, cancel := context.WithTimeout(command.Context(), endpoint.timeout)
 	defer cancel()
-	if err := call(ctx, controlplanepb.NewControlPlaneServiceClient(connection)); err != nil {
+	if err := call(ctx, connection); err != nil {
 		return newCallError(action, endpoint.address, t.vocabulary.credentialsHint, err)
 	}
 	return nil
@@ -107,6 +124,23 @@ func listCommand(short string, run func(*cobra.Command) error) *cobra.Command {
 		Args:    cobra.NoArgs,
 		RunE:    func(command *cobra.Command, _ []string) error { return run(command) },
 	}
+}
+
+// addCommand makes the "add" command of a noun; arguments says which it takes.
+func addCommand(arguments, short string, run func(*cobra.Command, []string) error) *cobra.Command {
+	return &cobra.Command{
+		Use:   "add " + arguments,
+		Short: short,
+		Args:  cobra.ExactArgs(len(strings.Fields(arguments))),
+		RunE:  run,
+	}
+}
+
+// removeCommand makes the "remove" command of a noun.
+func removeCommand(arguments, short string, run func(*cobra.Command, []string) error) *cobra.Command {
+	command := addCommand(arguments, short, run)
+	command.Use, command.Aliases = "remove "+arguments, []string{"rm"}
+	return command
 }
 
 // filterFlags are the filters that routes and links share.

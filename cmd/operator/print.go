@@ -77,6 +77,40 @@ func (t *tree) print(command *cobra.Command, list listing) error {
 	return nil
 }
 
+// printMessage writes one answer: as text, or as the document that it is on the
+// wire.
+func (t *tree) printMessage(command *cobra.Command, text string, message proto.Message) error {
+	output := []byte(text)
+	if t.format != formatTable {
+		document, err := jsonOf(message)
+		if err == nil && t.format == formatYAML {
+			document, err = yamlFromJSON(document)
+		}
+		if err != nil {
+			return fmt.Errorf("encode the answer as %s: %w", t.format, err)
+		}
+		output = document
+	}
+	if _, err := command.OutOrStdout().Write(output); err != nil {
+		return fmt.Errorf("write output: %w", err)
+	}
+	return nil
+}
+
+// jsonOf returns a message as an indented document.
+func jsonOf(message proto.Message) ([]byte, error) {
+	encoded, err := wireNames.Marshal(message)
+	if err != nil {
+		return nil, err
+	}
+	var document bytes.Buffer
+	if err := json.Indent(&document, encoded, "", "  "); err != nil {
+		return nil, err
+	}
+	document.WriteByte('\n')
+	return document.Bytes(), nil
+}
+
 // writeTable writes heading, blank line, column names, rule and rows; without
 // rows only the heading and the blank line. A width is the longest cell in
 // bytes, while cells are padded by characters, the last one too: scripts that
@@ -121,13 +155,15 @@ func printable(text string) string {
 	}, text)
 }
 
-// json returns the indented document. protojson varies its white space between
-// builds on purpose, so the layout is made afresh.
+// wireNames encodes messages with the names of the wire schema. protojson varies
+// its white space between builds on purpose, so the layout is made afresh.
+var wireNames = protojson.MarshalOptions{UseProtoNames: true, EmitDefaultValues: true}
+
+// json returns the indented document.
 func (l listing) json() ([]byte, error) {
-	options := protojson.MarshalOptions{UseProtoNames: true, EmitDefaultValues: true}
 	entries := make([]json.RawMessage, len(l.entries))
 	for i, entry := range l.entries {
-		encoded, err := options.Marshal(entry)
+		encoded, err := wireNames.Marshal(entry)
 		if err != nil {
 			return nil, err
 		}

@@ -19,17 +19,23 @@ import (
 	controllerpb "github.com/slim-cp/slim-cp/proto/controller/v1"
 	controlplanepb "github.com/slim-cp/slim-cp/proto/controlplane/v1"
 	dataplanepb "github.com/slim-cp/slim-cp/proto/dataplane/v1"
+	"github.com/slim-cp/slim-cp/proto/slimcp/v1"
 )
 
 // stub is a control plane with fixed answers. It notes what it was asked.
 type stub struct {
 	controlplanepb.UnimplementedControlPlaneServiceServer
+	slimcppb.UnimplementedClusterServiceServer
 
 	empty bool
 	// fail, if set, is the answer to every call.
 	fail error
 	// hang makes every call wait for its deadline.
 	hang bool
+	// unconverged is how often Convergence says no.
+	unconverged int
+	// crash, if set, ends the connection in the middle of a call.
+	crash func()
 	// linkIDBytes makes the one connection that large.
 	linkIDBytes int
 
@@ -46,7 +52,11 @@ func (s *stub) note(ctx context.Context, method string, request proto.Message) e
 	s.requests = append(s.requests, request)
 	incoming, _ := metadata.FromIncomingContext(ctx)
 	s.authorization = incoming.Get("authorization")
+	crash := s.crash
 	s.mu.Unlock()
+	if crash != nil {
+		crash()
+	}
 	if s.hang {
 		<-ctx.Done()
 		return ctx.Err()
@@ -222,12 +232,88 @@ func (s *stub) members(ctx context.Context, method string, request proto.Message
 	}}, nil
 }
 
+func (s *stub) AddSegment(ctx context.Context, request *controlplanepb.AddSegmentRequest) (*controlplanepb.AddSegmentResponse, error) {
+	return &controlplanepb.AddSegmentResponse{}, s.note(ctx, "AddSegment", request)
+}
+
+func (s *stub) RemoveSegment(ctx context.Context, request *controlplanepb.RemoveSegmentRequest) (*controlplanepb.RemoveSegmentResponse, error) {
+	return &controlplanepb.RemoveSegmentResponse{}, s.note(ctx, "RemoveSegment", request)
+}
+
+// AddTopologyLink warns of groups whose name begins with "new".
+func (s *stub) AddTopologyLink(ctx context.Context, request *controlplanepb.AddTopologyLinkRequest) (*controlplanepb.AddTopologyLinkResponse, error) {
+	response := &controlplanepb.AddTopologyLinkResponse{}
+	for _, group := range []string{request.GetDomainA(), request.GetDomainB()} {
+		if strings.HasPrefix(group, "new") {
+			response.Warnings = append(response.Warnings, "nobody knows "+group)
+		}
+	}
+	return response, s.note(ctx, "AddTopologyLink", request)
+}
+
+func (s *stub) RemoveTopologyLink(ctx context.Context, request *controlplanepb.RemoveTopologyLinkRequest) (*controlplanepb.RemoveTopologyLinkResponse, error) {
+	return &controlplanepb.RemoveTopologyLinkResponse{}, s.note(ctx, "RemoveTopologyLink", request)
+}
+
+func (s *stub) AddDomain(ctx context.Context, request *controlplanepb.AddDomainRequest) (*controlplanepb.AddDomainResponse, error) {
+	return &controlplanepb.AddDomainResponse{}, s.note(ctx, "AddDomain", request)
+}
+
+func (s *stub) AddGroup(ctx context.Context, request *controlplanepb.AddDomainRequest) (*controlplanepb.AddDomainResponse, error) {
+	return &controlplanepb.AddDomainResponse{}, s.note(ctx, "AddGroup", request)
+}
+
+func (s *stub) RemoveDomain(ctx context.Context, request *controlplanepb.RemoveDomainRequest) (*controlplanepb.RemoveDomainResponse, error) {
+	return &controlplanepb.RemoveDomainResponse{}, s.note(ctx, "RemoveDomain", request)
+}
+
+func (s *stub) RemoveGroup(ctx context.Context, request *controlplanepb.RemoveDomainRequest) (*controlplanepb.RemoveDomainResponse, error) {
+	return &controlplanepb.RemoveDomainResponse{}, s.note(ctx, "RemoveGroup", request)
+}
+
+func (s *stub) ExplainLink(ctx context.Context, request *slimcppb.ExplainLinkRequest) (*slimcppb.Explanation, error) {
+	return &slimcppb.Explanation{
+		Works: true, Lines: []string{"the topology links groups a and b in segment default", "it stands\x1b[2J since today"}, Index: 41,
+	}, s.note(ctx, "ExplainLink", request)
+}
+
+func (s *stub) ExplainRoute(ctx context.Context, request *slimcppb.ExplainRouteRequest) (*slimcppb.Explanation, error) {
+	return &slimcppb.Explanation{Lines: []string{"nobody announces " + request.GetName()}, Index: 42}, s.note(ctx, "ExplainRoute", request)
+}
+
+func (s *stub) Convergence(ctx context.Context, request *slimcppb.ConvergenceRequest) (*slimcppb.ConvergenceResponse, error) {
+	err := s.note(ctx, "Convergence", request)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	answer := &slimcppb.ConvergenceResponse{
+		Converged: true, Index: 43, Nodes: 3, ConnectedNodes: 3, Links: 2, AppliedLinks: 2, Routes: 9, AppliedRoutes: 9,
+	}
+	if s.unconverged > 0 {
+		s.unconverged--
+		answer.Converged, answer.ConnectedNodes, answer.AppliedRoutes = false, 2, 4
+		answer.Lines = []string{"node a/1 does not answer", "node b/1: 5 routes are not applied"}
+	}
+	return answer, err
+}
+
+func (s *stub) ApplyFleetConfig(ctx context.Context, request *slimcppb.ApplyFleetConfigRequest) (*slimcppb.ApplyFleetConfigResponse, error) {
+	return &slimcppb.ApplyFleetConfigResponse{Changed: !s.empty, Index: 44}, s.note(ctx, "ApplyFleetConfig", request)
+}
+
 // serve starts the stub on a loopback port and returns its address.
 func serve(t *testing.T, s *stub, options ...grpc.ServerOption) string {
+	t.Helper()
+	address, _ := serveUntil(t, s, options...)
+	return address
+}
+
+// serveUntil also returns a function that ends all connections.
+func serveUntil(t *testing.T, s *stub, options ...grpc.ServerOption) (string, func()) {
 	t.Helper()
 	listener := listen(t)
 	server := grpc.NewServer(options...)
 	controlplanepb.RegisterControlPlaneServiceServer(server, s)
+	slimcppb.RegisterClusterServiceServer(server, s)
 	stopped := make(chan struct{})
 	go func() {
 		defer close(stopped)
@@ -237,7 +323,7 @@ func serve(t *testing.T, s *stub, options ...grpc.ServerOption) string {
 		server.Stop()
 		<-stopped
 	})
-	return listener.Addr().String()
+	return listener.Addr().String(), server.Stop
 }
 
 // listen takes a free port below the range that the system hands out by itself.
@@ -281,6 +367,12 @@ type outcome struct {
 // run executes one command line, given as by a user after the program's name.
 func run(t *testing.T, options Options, arguments ...string) outcome {
 	t.Helper()
+	return runWith(t, "", options, arguments...)
+}
+
+// runWith is run with something on standard input.
+func runWith(t *testing.T, input string, options Options, arguments ...string) outcome {
+	t.Helper()
 	root := &cobra.Command{Use: "slim-cp"}
 	top := root
 	if options.Dialect == Slimctl {
@@ -294,6 +386,7 @@ func run(t *testing.T, options Options, arguments ...string) outcome {
 	var stdout, stderr bytes.Buffer
 	root.SetOut(&stdout)
 	root.SetErr(&stderr)
+	root.SetIn(strings.NewReader(input))
 	root.SetArgs(arguments)
 	code := Execute(t.Context(), root)
 	return outcome{stdout.String(), stderr.String(), code}

@@ -4,6 +4,7 @@ package interop_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"strconv"
 	"testing"
 	"time"
@@ -40,12 +41,12 @@ type event struct {
 }
 
 // startApp runs an application on a node and returns when it has subscribed.
-func startApp(t *testing.T, on *node, name string) *app {
+func startApp(t *testing.T, on *node, name string, options ...string) *app {
 	t.Helper()
 	a := &app{name: name, Process: process.Start(t, process.Spec{
 		Name: "application " + name,
 		Path: "node",
-		Args: []string{"slim-app.mjs", "--endpoint", "http://" + on.endpoint(), "--name", name},
+		Args: append([]string{"slim-app.mjs", "--endpoint", "http://" + on.endpoint(), "--name", name}, options...),
 	})}
 	a.id = a.waitEvent(t, "ready event", appStart, func(e event) bool { return e.Event == "ready" }).ID
 	return a
@@ -71,13 +72,22 @@ func parseEvent(line process.Line) (event, bool) {
 // do gives the application a command and waits until it is done.
 func (a *app) do(t *testing.T, command string) {
 	t.Helper()
+	if err := a.try(t, command); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// try gives the application a command, which may fail.
+func (a *app) try(t *testing.T, command string) error {
+	t.Helper()
 	a.commands++
 	id := strconv.Itoa(a.commands)
 	a.WriteLine(t, id+" "+command)
 	answer := a.waitEvent(t, "answer to "+command, appAnswer, func(e event) bool { return e.Command == id })
 	if answer.Event != "done" {
-		t.Fatalf("application %s: %s: %s", a.name, command, answer.Error)
+		return fmt.Errorf("application %s: %s: %s", a.name, command, answer.Error)
 	}
+	return nil
 }
 
 // send opens a session to the name, and returns when the message was echoed.

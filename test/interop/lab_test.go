@@ -4,6 +4,7 @@ package interop_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/slim-cp/slim-cp/test/observer"
@@ -13,6 +14,8 @@ import (
 const (
 	mesh = `links: [{group: "*", neighbors: ["*"]}]`
 	star = `links: [{group: platform, neighbors: ["*"]}]`
+	// managed is the topology of a file without one: operators make it.
+	managed = `links: []`
 )
 
 // lab is one replica under test, with whatever nodes a scenario starts.
@@ -21,17 +24,26 @@ type lab struct {
 	*observer.Observer
 }
 
-// startLab runs a replica without a periodic sweep, on which convergence must
-// not lean, and with graces short enough to wait for.
-func startLab(t *testing.T, topology string) *lab {
+// startLab runs a replica for a test, which from then on runs beside others.
+func startLab(t *testing.T, topology string, settings ...string) *lab {
 	t.Helper()
-	replica := process.StartReplica(t, binaries, fmt.Sprintf(`database: {type: raft, path: %q}
+	t.Parallel()
+	replica := process.StartReplica(t, binaries, replicaConfig(t, topology, settings...))
+	return &lab{Replica: replica, Observer: observer.Dial(t, replica.Northbound)}
+}
+
+// replicaConfig has no periodic sweep, on which convergence must not lean, and
+// graces short enough to wait for. The topology is indented by two, further
+// settings are not.
+func replicaConfig(t *testing.T, topology string, settings ...string) string {
+	t.Helper()
+	return fmt.Sprintf(`database: {type: raft, path: %q}
 reconciler: {reconcile_period: 0s}
 sessions: {failover_grace: 1s, departure_grace: 2s, tombstone_retention: 2s}
 topology:
   %s
-`, t.TempDir(), topology))
-	return &lab{Replica: replica, Observer: observer.Dial(t, replica.Northbound)}
+%s
+`, t.TempDir(), topology, strings.Join(settings, "\n"))
 }
 
 // spec describes a node that registers with the lab's replica.
@@ -71,6 +83,41 @@ func (l *lab) siblings(t *testing.T, group string) (first, second nodeSpec) {
 	first, second = l.spec(t, group, group+"-1"), l.spec(t, group, group+"-2")
 	first.peers, second.peers = []nodeSpec{second}, []nodeSpec{first}
 	return first, second
+}
+
+// departure is a way in which a node leaves for good.
+type departure struct {
+	// spec makes a node able to leave in this way.
+	spec func(t *testing.T, l *lab, spec nodeSpec) nodeSpec
+	// of ends a node made by spec.
+	of func(t *testing.T, n *node)
+}
+
+// eachDeparture runs a scenario with a killed node and with one that said
+// farewell. Nodes do not say it by themselves: for them it comes from a relay on
+// their stream.
+func eachDeparture(t *testing.T, scenario func(t *testing.T, leave departure)) {
+	t.Helper()
+	t.Run("killed", func(t *testing.T) {
+		scenario(t, departure{
+			spec: func(_ *testing.T, _ *lab, spec nodeSpec) nodeSpec { return spec },
+			of:   func(t *testing.T, n *node) { n.Kill(t) },
+		})
+	})
+	t.Run("deregistered", func(t *testing.T) {
+		scenario(t, departure{spec: behindRelay, of: func(t *testing.T, n *node) {
+			n.relay.deregister(t, n.nodeSpec)
+			n.Kill(t)
+		}})
+	})
+}
+
+// behindRelay puts a relay between a node and the replica.
+func behindRelay(t *testing.T, l *lab, spec nodeSpec) nodeSpec {
+	t.Helper()
+	spec.relay = startRelay(t, l.Southbound)
+	spec.controlPlane = spec.relay.endpoint
+	return spec
 }
 
 // converse sends a message each way between two applications and checks that

@@ -21,8 +21,11 @@ const nodeStart = 20 * time.Second
 type nodeSpec struct {
 	group, id    string
 	port         int        // of the data plane; also announced as the external endpoint
-	controlPlane string     // host:port of the southbound listener
+	controlPlane string     // host:port of the southbound listener, or of the relay to it
+	relay        *relay     // nil for a node that needs none
 	peers        []nodeSpec // the other nodes of the group
+	internal     bool       // announces no external endpoint
+	secret       string     // of its group; empty if nodes prove nothing
 }
 
 // fullID is the id under which a control plane lists the node.
@@ -37,16 +40,23 @@ services:
   slim/0:
     node_id: %s
     domain_name: %s
-    dataplane:
+`, s.id, s.group)
+	if s.secret != "" {
+		text += fmt.Sprintf("    auth: {type: shared_secret, secret: %q}\n", s.secret)
+	}
+	text += fmt.Sprintf(`    dataplane:
       servers:
         - endpoint: %q
           tls: {insecure: true}
-          metadata: {external_endpoint: %q}
-    controller:
+`, s.endpoint())
+	if !s.internal {
+		text += fmt.Sprintf("          metadata: {external_endpoint: %q}\n", s.endpoint())
+	}
+	text += fmt.Sprintf(`    controller:
       clients:
         - endpoint: "http://%s"
           tls: {insecure: true}
-`, s.id, s.group, s.endpoint(), s.endpoint(), s.controlPlane)
+`, s.controlPlane)
 	if len(s.peers) == 0 {
 		return text
 	}

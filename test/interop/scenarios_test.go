@@ -5,7 +5,6 @@ package interop_test
 import (
 	"context"
 	"fmt"
-	"strings"
 	"testing"
 
 	controlplanepb "github.com/slim-cp/slim-cp/proto/controlplane/v1"
@@ -72,98 +71,62 @@ func TestScenario03StarReachesSpokesOverTheHub(t *testing.T) {
 	converse(t, one, other, "hello")
 }
 
-func TestScenario06SiblingTakesTheSameLinkOver(t *testing.T) {
-	l := startLab(t, mesh)
-	b := l.startGroup(t, "b")[0]
-	first, second := l.siblings(t, "a")
-	gateway := l.start(t, first)[0]
-	// Both ends accept links, so the node that comes later dials.
-	link := l.WaitLink(t, "a", "b", observer.From(gateway.fullID()), observer.To(b.fullID()))
-	sibling := l.start(t, second)[0]
-	one, other := startApp(t, sibling, alice), startApp(t, b, bob)
-	l.WaitRoute(t, gateway.fullID(), b.fullID(), bob)
-	l.WaitRoute(t, b.fullID(), sibling.fullID(), alice)
-	converse(t, one, other, "before")
-
-	gateway.Kill(t)
-	taken := l.WaitLink(t, "a", "b", observer.From(sibling.fullID()), observer.To(b.fullID()))
-	if taken.GetLinkId() != link.GetLinkId() {
-		t.Errorf("the sibling has link %s, want the gateway's %s", taken.GetLinkId(), link.GetLinkId())
+func TestScenario04ChainIsReachedFromEndToEnd(t *testing.T) {
+	l := startLab(t, `links: [{group: a, neighbors: [b]}, {group: b, neighbors: [c]}, {group: c, neighbors: [d]}]`)
+	nodes := l.startGroup(t, "a", "b", "c", "d")
+	a, d := nodes[0], nodes[3]
+	for _, hop := range [][2]string{{"a", "b"}, {"b", "c"}, {"c", "d"}} {
+		l.WaitLink(t, hop[0], hop[1])
 	}
-	l.WaitRoute(t, sibling.fullID(), b.fullID(), bob)
-	l.WaitRoute(t, b.fullID(), sibling.fullID(), alice)
-	converse(t, one, other, "after")
-}
-
-func TestScenario07LinkMovesToTheDestinationsSibling(t *testing.T) {
-	l := startLab(t, mesh)
-	first, second := l.siblings(t, "b")
-	siblings := l.start(t, first, second)
-	a := l.startGroup(t, "a")[0]
-	link := l.WaitLink(t, "a", "b", observer.From(a.fullID()))
-	end, sibling := siblings[0], siblings[1]
-	if link.GetDestNodeId() == sibling.fullID() {
-		end, sibling = sibling, end
+	l.wantLinks(t, 3)
+	one, other := startApp(t, a, alice), startApp(t, d, dave)
+	for _, hop := range nodes[:3] {
+		l.WaitRoute(t, hop.fullID(), d.fullID(), dave)
 	}
-	one, other := startApp(t, a, alice), startApp(t, sibling, bob)
-	l.WaitRoute(t, a.fullID(), sibling.fullID(), bob)
-	l.WaitRoute(t, end.fullID(), a.fullID(), alice)
-	converse(t, one, other, "before")
+	for _, hop := range nodes[1:] {
+		l.WaitRoute(t, hop.fullID(), a.fullID(), alice)
+	}
+	converse(t, one, other, "hello")
 
-	end.Kill(t)
-	l.WaitLink(t, "a", "b", observer.From(a.fullID()), observer.To(sibling.fullID()))
-	l.wantRouted(t, a, sibling, bob)
-	l.wantRouted(t, sibling, a, alice)
-	converse(t, one, other, "after")
+	other.leave(t)
+	l.wantGone(t, dave, nodes...)
+	l.wantRouted(t, d, a, alice)
 }
 
-func TestScenario08NamesOfAKilledNodeGoAway(t *testing.T) {
+// The name of the participants, and during the session that of the channel, are
+// announced in two groups and more. Every message must reach every participant,
+// and none may get it over two ways.
+func TestScenario05GroupSessionReachesEachParticipantOnce(t *testing.T) {
+	const (
+		messages = 10
+		channel  = "org/ns/channel"
+	)
 	l := startLab(t, mesh)
-	nodes := l.startGroup(t, "a", "b")
-	a, b := nodes[0], nodes[1]
-	startApp(t, b, bob)
-	l.wantRouted(t, a, b, bob)
-	b.Kill(t)
-	l.WaitDeleted(t, bob)
-	l.WaitForgotten(t, bob)
-}
+	nodes := l.startGroup(t, "a", "b", "c")
+	a, b, c := nodes[0], nodes[1], nodes[2]
+	listeners := []*app{startApp(t, a, carol, "--quiet"), startApp(t, b, carol, "--quiet")}
+	moderator := startApp(t, c, alice)
+	for _, to := range []*node{a, b} {
+		l.wantReached(t, to, carol, "c")
+		l.wantReached(t, c, alice, to.group)
+	}
 
-func TestScenario09RestartedNodeIsServedAgain(t *testing.T) {
-	l := startLab(t, mesh)
-	nodes := l.startGroup(t, "a", "b")
-	a, b := nodes[0], nodes[1]
-	l.WaitLink(t, "a", "b")
-	one, other := startApp(t, a, alice), startApp(t, b, bob)
-	l.wantRouted(t, a, b, bob)
-	l.wantRouted(t, b, a, alice)
-	converse(t, one, other, "before")
-
-	// On the same port. An application whose node is killed may not find it
-	// again, so each new node gets one with a name of its own.
-	b.Kill(t)
-	b = l.start(t, b.nodeSpec)[0]
-	l.WaitLink(t, "a", "b")
-	l.wantLinks(t, 1)
-	other = startApp(t, b, carol)
-	l.wantRouted(t, a, b, carol)
-	l.wantRouted(t, b, a, alice)
-	l.wantAnnouncedBy(t, carol, b)
-	converse(t, one, other, "same port")
-
-	b.Kill(t)
-	b = l.start(t, l.spec(t, b.group, b.id))[0]
-	l.WaitLink(t, "a", "b", func(link *controlplanepb.LinkEntry) error {
-		if !strings.HasSuffix(link.GetDestEndpoint(), b.endpoint()) && link.GetDestNodeId() == b.fullID() {
-			return fmt.Errorf("it leads to %s, not %s", link.GetDestEndpoint(), b.endpoint())
+	command := fmt.Sprintf("group %s %d", channel, messages)
+	for _, listener := range listeners {
+		command += " " + listener.name + "/" + listener.id
+	}
+	moderator.do(t, command)
+	for _, listener := range listeners {
+		for i := 1; i <= messages; i++ {
+			text := fmt.Sprintf("%s %d", channel, i)
+			if got := listener.received(text); got != 1 {
+				t.Errorf("%s %s received %q %d times, want once", listener.name, listener.id, text, got)
+			}
 		}
-		return nil
-	})
-	l.wantLinks(t, 1)
-	other = startApp(t, b, dave)
-	l.wantRouted(t, a, b, dave)
-	l.wantRouted(t, b, a, alice)
-	l.wantAnnouncedBy(t, dave, b)
-	converse(t, one, other, "other port")
+	}
+	for _, name := range []string{alice, carol, channel} {
+		l.wantEachPairOnce(t, name)
+	}
 }
 
 func TestScenario10NameOfAnEndedApplicationIsWithdrawn(t *testing.T) {
@@ -180,6 +143,58 @@ func TestScenario10NameOfAnEndedApplicationIsWithdrawn(t *testing.T) {
 	l.wantRouted(t, a, b, bob) // its other name stays
 	other.leave(t)
 	l.wantGone(t, bob, a, b)
+}
+
+func TestScenario12NameStaysWhileOneOfTwoApplicationsHasIt(t *testing.T) {
+	l := startLab(t, mesh)
+	nodes := l.startGroup(t, "a", "b")
+	a, b := nodes[0], nodes[1]
+	leaver, stayer := startApp(t, a, alice), startApp(t, a, alice)
+	other := startApp(t, b, bob)
+	l.wantInstances(t, b, a, alice, leaver.id, stayer.id)
+	l.wantRouted(t, a, b, bob)
+
+	leaver.leave(t)
+	l.wantInstances(t, b, a, alice, stayer.id)
+	other.send(t, alice, "hello")
+	if got := stayer.received("hello"); got != 1 {
+		t.Errorf("the application that stays received the message %d times, want once", got)
+	}
+}
+
+func TestScenario13SecondAnnouncerTakesTheNameOver(t *testing.T) {
+	t.Parallel()
+	first := func(t *testing.T, l *lab, spec nodeSpec, leave func(*testing.T, *node, *app)) {
+		t.Helper()
+		nodes := l.start(t, spec, l.spec(t, "b", "node-b"), l.spec(t, "c", "node-c"))
+		a, b, c := nodes[0], nodes[1], nodes[2]
+		leaver := startApp(t, a, carol)
+		l.wantReached(t, a, carol, "b", "c")
+		stayer := startApp(t, b, carol)
+		l.wantReached(t, b, carol, "a", "c")
+
+		leave(t, a, leaver)
+		l.wantAnnouncedBy(t, carol, b)
+		l.wantReached(t, b, carol, "c")
+		other := startApp(t, c, bob)
+		l.wantReached(t, c, bob, "b")
+		other.send(t, carol, "hello")
+		if got := stayer.received("hello"); got != 1 {
+			t.Errorf("the second announcer received the message %d times, want once", got)
+		}
+		if !a.Exited() {
+			l.wantReached(t, b, carol, "a")
+			startApp(t, a, alice).send(t, carol, "hello from a")
+		}
+	}
+	t.Run("withdrawn", func(t *testing.T) {
+		l := startLab(t, mesh)
+		first(t, l, l.spec(t, "a", "node-a"), func(t *testing.T, _ *node, leaver *app) { leaver.leave(t) })
+	})
+	eachDeparture(t, func(t *testing.T, leave departure) {
+		l := startLab(t, mesh)
+		first(t, l, leave.spec(t, l, l.spec(t, "a", "node-a")), func(t *testing.T, a *node, _ *app) { leave.of(t, a) })
+	})
 }
 
 // wantRouted waits for the announcement of a name on one node and for the route
@@ -232,4 +247,49 @@ func (l *lab) wantGone(t *testing.T, name string, nodes ...*node) {
 		l.WaitUnlisted(t, n.fullID(), name)
 	}
 	l.WaitForgotten(t, name)
+}
+
+// wantInstances waits until exactly these instances of a name are routed from one
+// node to another.
+func (l *lab) wantInstances(t *testing.T, from, to *node, name string, ids ...string) {
+	t.Helper()
+	observer.Eventually(t, fmt.Sprintf("routes %s -> %s for %d instances of %s", from.fullID(), to.fullID(), len(ids), name), func(ctx context.Context) error {
+		routes, err := l.Routes(ctx, from.fullID(), to.fullID())
+		if err != nil {
+			return err
+		}
+		routed := map[string]bool{}
+		for _, route := range routes {
+			if observer.NameOf(route.GetName()) == name && route.GetStatus() == controlplanepb.RouteStatus_ROUTE_STATUS_APPLIED {
+				routed[observer.InstanceOf(route.GetName())] = true
+			}
+		}
+		for _, id := range ids {
+			if !routed[id] || len(routed) != len(ids) {
+				return fmt.Errorf("routed are %v, want %v", routed, ids)
+			}
+		}
+		return nil
+	})
+}
+
+// wantEachPairOnce checks that no two live routes of one instance of a name have
+// the same source and destination.
+func (l *lab) wantEachPairOnce(t *testing.T, name string) {
+	t.Helper()
+	routes, err := l.RoutesTo(t.Context(), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]bool{}
+	for _, route := range routes {
+		if observer.Deleted(route) {
+			continue
+		}
+		pair := fmt.Sprintf("%s/%s: %s -> %s", name, observer.InstanceOf(route.GetName()), route.GetSourceNodeId(), route.GetDestNodeId())
+		if seen[pair] {
+			t.Errorf("listed twice: %s", pair)
+		}
+		seen[pair] = true
+	}
 }

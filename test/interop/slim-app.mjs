@@ -1,13 +1,21 @@
 // A real SLIM application on a node, driven by lines on its standard input.
 //
-//   node slim-app.mjs --endpoint URL --name ORG/NS/APP [--secret S] [--timeout 5000]
+//   node slim-app.mjs --endpoint URL --name ORG/NS/APP [--quiet] [--secret S] [--timeout 5000]
 //
 // It subscribes to the name, answers each message that it gets with "echo:" and
-// the message, and obeys, one after the other:
+// the message unless it is to be quiet, and obeys, one after the other:
 //
 //   ID send ORG/NS/APP TEXT   open a session to the name, send the text, wait
 //                             for its echo, close the session
 //   ID subscribe ORG/NS/APP   announce a further name; unsubscribe takes it back
+//   ID announce ORG/NS/APP N  announce the further names ORG/NS/APP-0 to N-1, all
+//                             at once
+//   ID group ORG/NS/CHANNEL N INVITED...
+//                             open a Group session as its moderator, invite each
+//                             ORG/NS/APP/INSTANCE, send "CHANNEL 1" to "CHANNEL N",
+//                             each until all have acknowledged it, close the
+//                             session. The invited must be quiet: each would get
+//                             the echoes of the others, and echo those.
 //
 // It is of no use once its node was killed: the library tries to reconnect at
 // once, may reach the dying process, and then gives up for good.
@@ -28,11 +36,12 @@ const { values: o } = parseArgs({
     name: { type: 'string' },
     secret: { type: 'string', default: 'an-interop-test-secret-of-32-chars-or-more' },
     timeout: { type: 'string', default: '5000' },
+    quiet: { type: 'boolean', default: false },
     log: { type: 'string', default: 'error' },
   },
 });
 if (!o.endpoint || !o.name) {
-  console.error('usage: node slim-app.mjs --endpoint URL --name ORG/NS/APP [--secret S] [--timeout MS] [--log LEVEL]');
+  console.error('usage: node slim-app.mjs --endpoint URL --name ORG/NS/APP [--quiet] [--secret S] [--timeout MS] [--log LEVEL]');
   process.exit(2);
 }
 
@@ -53,7 +62,7 @@ const connection = await service.connectAsync(slim.newInsecureClientConfig(o.end
 const app = service.createAppWithSecret(slim.Name.fromString(o.name), o.secret);
 await app.subscribeAsync(slim.Name.fromString(o.name), connection);
 
-const echo = async (session) => {
+const receive = async (session) => {
   for (;;) {
     let message;
     try {
@@ -63,13 +72,14 @@ const echo = async (session) => {
     }
     const got = text(message.payload);
     say('message', { from: message.context.sourceName.toString(), text: got });
+    if (o.quiet) continue;
     session.publishAsync(bytes('echo:' + got), undefined, undefined).catch((e) => say('failed', { command: 'echo', error: why(e) }));
   }
 };
 const listen = async () => {
   for (;;) {
     try {
-      echo(await app.listenForSessionAsync(undefined));
+      receive(await app.listenForSessionAsync(undefined));
     } catch (e) {
       say('failed', { command: 'listen', error: why(e) });
       await sleep(200);
@@ -77,26 +87,45 @@ const listen = async () => {
   }
 };
 
-const send = async (to, message) => {
-  const name = slim.Name.fromString(to);
-  await app.setRouteAsync(name, connection); // ask this node for the name
+const inSession = async (sessionType, name, work) => {
   const opened = await app.createSessionAsync(slim.SessionConfig.create({
-    sessionType: slim.SessionType.PointToPoint, maxRetries: 5, interval: 1000, metadata: new Map(), mlsSettings: undefined,
+    sessionType, maxRetries: 5, interval: 1000, metadata: new Map(), mlsSettings: undefined,
   }), name);
   try {
     await within(opened.completion.waitAsync(), 'session');
-    const sent = await opened.session.publishAsync(bytes(message), undefined, undefined);
-    await within(sent.waitAsync(), 'publish');
-    while (text((await opened.session.getMessageAsync(timeout)).payload) !== 'echo:' + message);
+    await work(opened.session);
   } finally {
     await app.deleteSessionAsync(opened.session);
   }
 };
+const publish = async (session, message) => {
+  const sent = await session.publishAsync(bytes(message), undefined, undefined);
+  await within(sent.waitAsync(), 'publish');
+};
+
+const send = async (to, message) => {
+  const name = slim.Name.fromString(to);
+  await app.setRouteAsync(name, connection); // ask this node for the name
+  await inSession(slim.SessionType.PointToPoint, name, async (session) => {
+    await publish(session, message);
+    while (text((await session.getMessageAsync(timeout)).payload) !== 'echo:' + message);
+  });
+};
+
+const group = (channel, [count, ...invited]) => inSession(slim.SessionType.Group, slim.Name.fromString(channel), async (session) => {
+  for (const participant of invited) {
+    const name = slim.Name.newWithId(...participant.split('/'));
+    await app.setRouteAsync(name, connection);
+    await within(session.inviteAndWaitAsync(name), `invitation of ${participant}`);
+  }
+  for (let i = 1; i <= count; i++) await publish(session, `${channel} ${i}`);
+});
 
 const subscribe = (name) => app.subscribeAsync(slim.Name.fromString(name), connection);
 // Unlike subscribing, this needs the instance id in the name.
 const unsubscribe = (name) => app.unsubscribeAsync(slim.Name.newWithId(...name.split('/'), app.id()), connection);
-const commands = { send: (to, words) => send(to, words.join(' ')), subscribe, unsubscribe };
+const announce = (name, [count]) => Promise.all(Array.from({ length: count }, (_, i) => subscribe(`${name}-${i}`)));
+const commands = { send: (to, words) => send(to, words.join(' ')), group, subscribe, unsubscribe, announce };
 
 const input = createInterface({ input: process.stdin });
 process.once('SIGTERM', () => process.exit(0));

@@ -2,6 +2,7 @@ package observer
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -9,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
@@ -54,22 +56,38 @@ func Dial(tb testing.TB, endpoint string) *Observer {
 	return &Observer{client: controlplanepb.NewControlPlaneServiceClient(connection)}
 }
 
+// API returns the calls themselves, for those who change something.
+func (o *Observer) API() controlplanepb.ControlPlaneServiceClient { return o.client }
+
 // Nodes lists all nodes.
 func (o *Observer) Nodes(ctx context.Context) ([]*controlplanepb.NodeEntry, error) {
 	return collect(ctx, o.client.ListNodes, &controlplanepb.NodeListRequest{})
 }
 
+// noLink is listed as the link id of a pair of groups that has no link.
+const noLink = "-"
+
 // Links lists all links that are not deleted, without the placeholders for
 // group pairs that have none.
 func (o *Observer) Links(ctx context.Context) ([]*controlplanepb.LinkEntry, error) {
+	return o.links(ctx, func(link *controlplanepb.LinkEntry) bool { return !link.GetDeleted() && link.GetLinkId() != noLink })
+}
+
+// Unlinked lists the placeholders for group pairs that have no link. Their
+// source and destination are the groups, their status message tells the reason.
+func (o *Observer) Unlinked(ctx context.Context) ([]*controlplanepb.LinkEntry, error) {
+	return o.links(ctx, func(link *controlplanepb.LinkEntry) bool { return link.GetLinkId() == noLink })
+}
+
+func (o *Observer) links(ctx context.Context, wanted func(*controlplanepb.LinkEntry) bool) ([]*controlplanepb.LinkEntry, error) {
 	all, err := collect(ctx, o.client.ListLinks, &controlplanepb.LinkListRequest{})
-	var live []*controlplanepb.LinkEntry
+	var links []*controlplanepb.LinkEntry
 	for _, link := range all {
-		if !link.GetDeleted() && link.GetLinkId() != "-" {
-			live = append(live, link)
+		if wanted(link) {
+			links = append(links, link)
 		}
 	}
-	return live, err
+	return links, err
 }
 
 // Routes lists routes in every status; an empty id means any node.
@@ -98,6 +116,14 @@ func (o *Observer) NodeRoutes(ctx context.Context, node string) ([]*controllerpb
 	return response.GetEntries(), err
 }
 
+// NodeConnections asks a node, through the control plane, for its connections.
+func (o *Observer) NodeConnections(ctx context.Context, node string) ([]*controllerpb.ConnectionEntry, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	response, err := o.client.ListConnections(ctx, &controlplanepb.Node{Id: node})
+	return response.GetEntries(), err
+}
+
 // Group returns the group of a full node id.
 func Group(node string) string {
 	group, _, _ := strings.Cut(node, "/")
@@ -108,6 +134,15 @@ func Group(node string) string {
 func NameOf(name *dataplanepb.Name) string {
 	text := name.GetStrName()
 	return text.GetStrComponent_0() + "/" + text.GetStrComponent_1() + "/" + text.GetStrComponent_2()
+}
+
+// InstanceOf renders the instance id of a name, a UUID.
+func InstanceOf(name *dataplanepb.Name) string {
+	id := name.GetName().GetNameId()
+	var raw uuid.UUID
+	binary.BigEndian.PutUint64(raw[:8], id.GetId_0())
+	binary.BigEndian.PutUint64(raw[8:], id.GetId_1())
+	return raw.String()
 }
 
 // collect reads a streamed list to its end.

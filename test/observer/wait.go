@@ -24,15 +24,19 @@ func Eventually(tb testing.TB, what string, condition func(ctx context.Context) 
 	defer cancel()
 	ticker := time.NewTicker(pollPeriod)
 	defer ticker.Stop()
+	var last error
 	for {
 		err := condition(ctx)
 		if err == nil {
 			return
 		}
+		if last == nil || ctx.Err() == nil {
+			last = err // what the deadline cut short tells nothing
+		}
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():
-			tb.Fatalf("%s: not within %v: %v", what, convergence, err)
+			tb.Fatalf("%s: not within %v: %v", what, convergence, last)
 		}
 	}
 }
@@ -101,6 +105,41 @@ func (o *Observer) WaitLink(tb testing.TB, groupA, groupB string, conditions ...
 		return nil
 	})
 	return found
+}
+
+// WaitNoLink waits until a group has no live link.
+func (o *Observer) WaitNoLink(tb testing.TB, group string) {
+	tb.Helper()
+	Eventually(tb, "no link of group "+group, func(ctx context.Context) error {
+		links, err := o.Links(ctx)
+		if err != nil {
+			return err
+		}
+		for _, link := range links {
+			if Group(link.GetSourceNodeId()) == group || Group(link.GetDestNodeId()) == group {
+				return fmt.Errorf("there is %v", link)
+			}
+		}
+		return nil
+	})
+}
+
+// WaitNoConnection waits until a node itself, asked through the control plane,
+// has no connection of a link.
+func (o *Observer) WaitNoConnection(tb testing.TB, node, linkID string) {
+	tb.Helper()
+	Eventually(tb, fmt.Sprintf("%s has no connection of link %s", node, linkID), func(ctx context.Context) error {
+		connections, err := o.NodeConnections(ctx, node)
+		if err != nil {
+			return err
+		}
+		for _, connection := range connections {
+			if connection.GetLinkId() == linkID {
+				return fmt.Errorf("it lists %v", connection)
+			}
+		}
+		return nil
+	})
 }
 
 // From is a condition on a link: the node that dials it.

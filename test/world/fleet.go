@@ -5,7 +5,9 @@ import (
 
 	"github.com/slim-cp/slim-cp/dataplane"
 	"github.com/slim-cp/slim-cp/fsm"
+	controllerpb "github.com/slim-cp/slim-cp/proto/controller/v1"
 	dataplanepb "github.com/slim-cp/slim-cp/proto/dataplane/v1"
+	"github.com/slim-cp/slim-cp/southbound"
 )
 
 // AddNode makes a node of a group, stopped. Its endpoints are ID.GROUP.internal:1
@@ -13,7 +15,7 @@ import (
 func (w *World) AddNode(group, id string, changes ...func(*dataplane.NodeOptions)) *dataplane.Node {
 	w.t.Helper()
 	options := dataplane.NodeOptions{
-		ID: id, Group: group, Servers: []string{"control-plane"}, Dialer: w.dial, Logger: w.logger.Named("dataplane"),
+		ID: id, Group: group, Servers: []string{"control-plane"}, Dialer: w.Dial, Logger: w.logger.Named("dataplane"),
 		Endpoint:         fmt.Sprintf("%s.%s.internal:1", id, group),
 		ExternalEndpoint: fmt.Sprintf("%s.%s.example:1", id, group),
 	}
@@ -77,4 +79,18 @@ func (w *World) Record(id string) *fsm.Node {
 		w.t.Fatalf("the state has no node %s", id)
 	}
 	return node
+}
+
+// Push sends a node a command behind the reconciler's back and returns its
+// answer.
+func (w *World) Push(nodeID string, command *controllerpb.ConfigurationCommand) southbound.Answer {
+	w.t.Helper()
+	session, ok := w.Record(nodeID).CommandSession()
+	if !ok {
+		w.t.Fatalf("node %s has no session", nodeID)
+	}
+	answers := make(chan southbound.Answer, 1)
+	call := southbound.Call{NodeID: nodeID, Session: session.Name, Term: w.View().LeaderTerm(), Command: command}
+	w.Southbound().Call(call, func(answer southbound.Answer) { answers <- answer })
+	return <-answers
 }

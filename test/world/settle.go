@@ -17,13 +17,17 @@ const (
 	// settlePatience is longer than every back-off and grace that may run one
 	// after the other.
 	settlePatience = 20 * time.Minute
+	// restFor is longer than what a converged fleet may have to confirm yet: the
+	// last lists after a registration are read within it.
+	restFor = 15 * time.Second
 	// quietFor is how long a settled world must not change by itself; two sweeps
 	// fall into it.
 	quietFor = 2*time.Minute + time.Second
 )
 
-// Settle waits until there is no defect and then makes sure that an idle world
-// stays as it is: no command in the log, only lists asked of nodes.
+// Settle waits until there is no defect and nothing happens any more, and then
+// makes sure that an idle world stays as it is: no command in the log, only
+// lists asked of nodes.
 func (w *World) Settle() {
 	w.t.Helper()
 	w.Eventually("the world settles", settlePatience, func() error {
@@ -32,7 +36,16 @@ func (w *World) Settle() {
 		}
 		return nil
 	})
-	index := w.View().Index()
+	var index uint64
+	w.Eventually("the log comes to rest", settlePatience, func() error {
+		before := w.View().Index()
+		time.Sleep(restFor)
+		synctest.Wait()
+		if index = w.View().Index(); index != before {
+			return fmt.Errorf("%d commands in %v", index-before, restFor)
+		}
+		return nil
+	})
 	time.Sleep(quietFor)
 	synctest.Wait()
 	if now := w.View().Index(); now != index {
@@ -131,7 +144,7 @@ func (w *World) nodeDefects(view *fsm.View, _ *reachability) []string {
 		}
 		switch {
 		case running && (!known || len(record.Sessions) != 1 || record.State != fsm.NodePresent):
-			add("running node %s is %+v in the state", node.ID(), record)
+			add("running node %s (%s) is %+v in the state", node.ID(), node.Phase(), record)
 		case running && record.Silent:
 			add("node %s answers and is taken for silent", node.ID())
 		case !running && known && record.State != fsm.NodeDeparted:

@@ -22,7 +22,7 @@ func Segment(name string, links ...string) *slimcppb.Segment {
 func (w *World) SetTopology(segments ...*slimcppb.Segment) {
 	w.t.Helper()
 	w.segments = segments
-	w.must(&slimcppb.Command{Payload: &slimcppb.Command_SetFleetConfig{SetFleetConfig: &slimcppb.SetFleetConfig{
+	w.Apply(&slimcppb.Command{Payload: &slimcppb.Command_SetFleetConfig{SetFleetConfig: &slimcppb.SetFleetConfig{
 		Config: &slimcppb.FleetConfig{Topology: &slimcppb.Topology{Segments: segments}, Graces: w.options.Graces},
 	}}})
 }

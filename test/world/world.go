@@ -107,15 +107,15 @@ func newWorld(t *testing.T, options Options) *World {
 	if options.Log != nil {
 		w.logger = hclog.New(&hclog.LoggerOptions{Output: options.Log, Level: hclog.Debug, TimeFormat: "04:05.000"})
 	}
-	w.must(&slimcppb.Command{Payload: &slimcppb.Command_InitCluster{InitCluster: &slimcppb.InitCluster{ClusterId: "world"}}})
+	w.Apply(&slimcppb.Command{Payload: &slimcppb.Command_InitCluster{InitCluster: &slimcppb.InitCluster{ClusterId: "world"}}})
 	w.SetTopology(options.Topology...)
 	w.start()
 	w.Lead()
 	return w
 }
 
-// must applies what an operator or the cluster itself commands.
-func (w *World) must(command *slimcppb.Command) {
+// Apply applies what an operator or the cluster itself commands.
+func (w *World) Apply(command *slimcppb.Command) {
 	w.t.Helper()
 	w.log.mu.Lock()
 	term := w.log.term
@@ -169,7 +169,8 @@ func (w *World) setListener(listener *bufconn.Listener) {
 
 var errRefused = errors.New("connection refused")
 
-func (w *World) dial(ctx context.Context, _ string) (net.Conn, error) {
+// Dial connects to the control plane, as a node that the world does not know does.
+func (w *World) Dial(ctx context.Context, _ string) (net.Conn, error) {
 	w.mu.Lock()
 	listener := w.listener
 	w.mu.Unlock()
@@ -184,7 +185,7 @@ func (w *World) Lead() {
 	w.t.Helper()
 	b := w.boot
 	term := w.log.nextTerm()
-	w.must(&slimcppb.Command{Term: term, Payload: &slimcppb.Command_LeaderStarted{LeaderStarted: &slimcppb.LeaderStarted{
+	w.Apply(&slimcppb.Command{Term: term, Payload: &slimcppb.Command_LeaderStarted{LeaderStarted: &slimcppb.LeaderStarted{
 		Term: term, ReplicaId: replicaID, BootId: b.replica.bootID,
 	}}})
 	b.replica.setTerm(term)

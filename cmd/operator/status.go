@@ -1,0 +1,150 @@
+package operator
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/slim-cp/slim-cp/proto/slimcp/v1"
+)
+
+const (
+	// defaultWait bounds "status --wait" where no limit is given.
+	defaultWait = time.Minute
+	// askAgain is how soon a wait looks again at first; each look waits longer,
+	// up to askAgainMost.
+	askAgain     = 100 * time.Millisecond
+	askAgainMost = 2 * time.Second
+	// oneLook bounds one look of a wait: a replica that hangs must not use up
+	// the time in which its successor could answer.
+	oneLook = 5 * time.Second
+)
+
+func (t *tree) statusCommand() *cobra.Command {
+	var wait bool
+	command := &cobra.Command{
+		Use:   "status",
+		Short: "Say whether every node holds what it should, or what is missing",
+		Long: "Say whether every node holds what it should, or what is missing.\n\n" +
+			"With --wait it returns as soon as that is so; --" + timeoutFlag + " then limits the whole wait (1m if it is not given).\n\n" +
+			"Exit codes: 0 all is converged, 1 no answer, 2 usage, 4 not converged.",
+		Args: cobra.NoArgs,
+		RunE: func(command *cobra.Command, _ []string) error { return t.status(command, wait) },
+	}
+	command.Flags().BoolVar(&wait, "wait", false, "wait until all is converged")
+	return command
+}
+
+func (t *tree) status(command *cobra.Command, wait bool) error {
+	endpoint, err := t.connection.resolve(command.Flags(), t.vocabulary, t.defaultServer)
+	if err != nil {
+		return err
+	}
+	limit := endpoint.timeout
+	if wait && t.connection.timeout == "" {
+		limit = defaultWait
+	}
+	connection, err := endpoint.dial()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = connection.Close() }()
+
+	ctx, cancel := context.WithTimeout(command.Context(), limit)
+	defer cancel()
+	client := slimcppb.NewClusterServiceClient(connection)
+	look := func(ctx context.Context) (*slimcppb.ConvergenceResponse, error) {
+		return client.Convergence(ctx, &slimcppb.ConvergenceRequest{})
+	}
+	if wait {
+		look = waiting(look)
+	}
+	answer, err := look(ctx)
+	if err != nil {
+		return newCallError("status", endpoint.address, t.vocabulary.credentialsHint, err)
+	}
+	if err := t.printMessage(command, indented(statusHeading(answer), answer.GetLines()), answer); err != nil {
+		return err
+	}
+	switch {
+	case answer.GetConverged():
+		return nil
+	case wait:
+		return &notConvergedError{fmt.Sprintf("not converged within %v", limit)}
+	}
+	return &notConvergedError{"not converged"}
+}
+
+// look asks once whether all is converged.
+type look func(context.Context) (*slimcppb.ConvergenceResponse, error)
+
+// waiting returns a look that looks until all is converged or the context ends.
+// Then it returns the last answer, or an error if none ever came. A replica may
+// be unavailable meanwhile: leaders change.
+func waiting(once look) look {
+	return func(ctx context.Context) (*slimcppb.ConvergenceResponse, error) {
+		var last *slimcppb.ConvergenceResponse
+		for pause := askAgain; ; pause = min(pause*3/2, askAgainMost) {
+			bounded, cancel := context.WithTimeout(ctx, oneLook)
+			answer, err := once(bounded)
+			cancel()
+			switch {
+			case err == nil:
+				last = answer
+			case ctx.Err() == nil && !passing(err):
+				return nil, err
+			case ctx.Err() != nil && last == nil:
+				return nil, err
+			}
+			if last.GetConverged() || !sleep(ctx, pause) {
+				if last == nil {
+					return nil, err
+				}
+				return last, nil
+			}
+		}
+	}
+}
+
+// passing reports whether an error may be gone at the next attempt.
+func passing(err error) bool {
+	switch status.Code(err) {
+	case codes.Unavailable, codes.DeadlineExceeded, codes.ResourceExhausted:
+		return true
+	}
+	return false
+}
+
+// sleep reports whether the context outlived the pause.
+func sleep(ctx context.Context, pause time.Duration) bool {
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func statusHeading(answer *slimcppb.ConvergenceResponse) string {
+	verdict := "Converged"
+	if !answer.GetConverged() {
+		verdict = "Not converged"
+	}
+	return fmt.Sprintf("%s at index %d: %d of %d nodes connected, %d of %d links applied, %d of %d routes applied",
+		verdict, answer.GetIndex(),
+		answer.GetConnectedNodes(), answer.GetNodes(),
+		answer.GetAppliedLinks(), answer.GetLinks(),
+		answer.GetAppliedRoutes(), answer.GetRoutes())
+}
+
+// notConvergedError is an answer that is not the one hoped for.
+type notConvergedError struct{ text string }
+
+func (e *notConvergedError) Error() string { return e.text }
+func (e *notConvergedError) ExitCode() int { return ExitNotConverged }

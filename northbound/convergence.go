@@ -1,0 +1,126 @@
+package northbound
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/slim-cp/slim-cp/fsm"
+	"github.com/slim-cp/slim-cp/proto/slimcp/v1"
+)
+
+// maxConvergenceLines bounds an answer of Convergence.
+const maxConvergenceLines = 100
+
+// Convergence says whether every node holds what the state wants, and what is
+// still missing. It costs the names and links of the fleet, not its routes.
+func (s *Service) Convergence(ctx context.Context, _ *slimcppb.ConvergenceRequest) (*slimcppb.ConvergenceResponse, error) {
+	view, err := s.view(ctx)
+	if err != nil {
+		return nil, err
+	}
+	e := s.explainer(view)
+	response := &slimcppb.ConvergenceResponse{Index: view.Index()}
+	e.nodesConverge(response)
+	e.pairsConverge()
+	e.linksConverge(response)
+	e.routesConverge(response)
+	e.removalsConverge()
+	response.Converged = len(e.lines) == 0
+	response.Lines = bounded(e.lines, maxConvergenceLines)
+	return response, nil
+}
+
+// bounded cuts a list and says in its last line how much was cut.
+func bounded(lines []string, limit int) []string {
+	if len(lines) <= limit {
+		return lines
+	}
+	return append(lines[:limit-1:limit-1], fmt.Sprintf("and %d more", len(lines)-limit+1))
+}
+
+// nodesConverge looks at the nodes that should be connected: a node that departed
+// is not missed, one that may yet come back is.
+func (e *explainer) nodesConverge(response *slimcppb.ConvergenceResponse) {
+	for node := range e.view.Nodes() {
+		if node.State == fsm.NodeDeparted {
+			continue
+		}
+		response.Nodes++
+		if node.Connected() {
+			response.ConnectedNodes++
+		}
+		if trouble := e.nodeTrouble(node); trouble != "" {
+			e.say("%s", trouble)
+		}
+	}
+}
+
+// pairsConverge looks for groups that should be linked and are not.
+func (e *explainer) pairsConverge() {
+	pairs := newPairs(e.view)
+	for a, b := range e.view.AllowedPairs() {
+		if _, linked := e.view.LinkBetween(a, b); linked {
+			continue
+		}
+		line := fmt.Sprintf("groups %s and %s are not linked", a, b)
+		if reason := pairs.reason(a, b); reason != "" {
+			line += ": " + reason
+		}
+		e.say("%s", line)
+	}
+}
+
+func (e *explainer) linksConverge(response *slimcppb.ConvergenceResponse) {
+	for link := range e.view.Links() {
+		if !link.Live() {
+			continue
+		}
+		response.Links++
+		if link.Status == fsm.LinkApplied {
+			response.AppliedLinks++
+		}
+		if link.Status != fsm.LinkApplied || link.DisputedBy != "" {
+			e.say("link %s of groups %s and %s is %v: %s",
+				link.ID, link.SourceGroup, link.DestGroup, link.Status, strings.Join(e.linkState(link), "; "))
+		}
+	}
+}
+
+func (e *explainer) routesConverge(response *slimcppb.ConvergenceResponse) {
+	counts := e.countRoutes()
+	response.Routes, response.AppliedRoutes = counts.total, counts.applied
+	for node := range e.view.Nodes() {
+		count, ok := counts.nodes[node.ID]
+		if !ok {
+			continue
+		}
+		if count.pending > 0 {
+			e.say("node %s: %d routes are not applied, among them %s", node.ID, count.pending, count.firstPending)
+		}
+		if count.failed > 0 {
+			e.say("node %s: %d routes failed, among them %s", node.ID, count.failed, count.firstFailed)
+		}
+	}
+}
+
+// removalsConverge looks at what is gone for us and may not be gone at the nodes.
+func (e *explainer) removalsConverge() {
+	for link := range e.view.Links() {
+		if !link.Live() && !link.Gone {
+			e.say("node %s still holds the deleted link %s: %s", link.SourceNode, link.ID, link.StatusMessage)
+		}
+	}
+	unconfirmed, first := 0, ""
+	for tombstone := range e.view.Tombstones() {
+		if e.view.RemovalConfirmed(tombstone) {
+			continue
+		}
+		if unconfirmed++; unconfirmed == 1 {
+			first = fmt.Sprintf("%v of node %s, withdrawn at %s", tombstone.Name, tombstone.Announcer.NodeID, e.at(tombstone.RemovedAt))
+		}
+	}
+	if unconfirmed > 0 {
+		e.say("the routes of %d withdrawn names may still be held by nodes, among them %s", unconfirmed, first)
+	}
+}

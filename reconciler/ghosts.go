@@ -1,0 +1,43 @@
+package reconciler
+
+import (
+	"sync"
+	"time"
+
+	"github.com/slim-cp/slim-cp/fsm"
+)
+
+const (
+	// ghostPatience is how often at most the link of a pair is made anew only
+	// because a route of a name that is gone cannot be deleted over it (protocol
+	// N6).
+	ghostPatience = 5 * time.Minute
+	// ghostPause is the same for a name that has moved, whose ghost misleads
+	// messages.
+	ghostPause = time.Second
+)
+
+// ghostLog remembers when the link of a pair of groups was last made anew because
+// of a ghost. A new link has another id, so the pair counts.
+type ghostLog struct {
+	mu   sync.Mutex
+	last map[[2]string]time.Time
+}
+
+func newGhostLog() *ghostLog { return &ghostLog{last: map[[2]string]time.Time{}} }
+
+// allow reports whether the link may be made anew now, and notes that it is.
+func (g *ghostLog) allow(link *fsm.Link, moved bool) bool {
+	pair := [2]string{min(link.SourceGroup, link.DestGroup), max(link.SourceGroup, link.DestGroup)}
+	patience := ghostPatience
+	if moved {
+		patience = ghostPause
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if last, ok := g.last[pair]; ok && time.Since(last) < patience {
+		return false
+	}
+	g.last[pair] = time.Now()
+	return true
+}

@@ -12,7 +12,7 @@ node_modules := test/interop/node_modules
 # The race detector needs a C compiler.
 race := $(if $(shell command -v $${CC:-gcc}),-race)
 
-.PHONY: build test e2e interop node_modules lint bench demo proto clean
+.PHONY: build test e2e interop node_modules lint bench fuzz demo proto clean
 
 build: ## bin/slim-cp, bin/slimctl and bin/slim-node
 	go build -o bin/ ./cmd/slim-cp ./cmd/slimctl ./cmd/slim-node
@@ -45,6 +45,9 @@ $(golangci):
 
 bench: ## time and memory of the hot paths
 	go test -run '^$$' -bench . -benchmem ./...
+
+fuzz: ## every decoder of bytes from outside, 10 s each
+	scripts/fuzz.sh 10s
 
 demo: build ## one replica and a simulated fleet, with failures
 	scripts/demo.sh

@@ -61,9 +61,10 @@ func (a *admission) acquire(ctx context.Context, size int, wait bool) error {
 	defer a.mu.Unlock()
 	select {
 	case err := <-t.granted:
-		if err == nil {
-			a.put(size)
+		if err != nil {
+			return err
 		}
+		a.put(size)
 	default:
 		a.waiting.Remove(element)
 	}

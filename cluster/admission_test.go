@@ -24,10 +24,10 @@ func TestAdmissionHoldsItsBounds(t *testing.T) {
 		}
 		callers := rapid.SliceOfN(rapid.Custom(func(rt *rapid.T) caller {
 			return caller{
-				size:    rapid.IntRange(1, MaxProposalBytes/3).Draw(rt, "size"),
-				arrives: milliseconds("arrives", 10), patience: milliseconds("patience", 40), holds: milliseconds("holds", 10),
+				size:    rapid.IntRange(MaxProposalBytes/8, MaxProposalBytes).Draw(rt, "size"),
+				arrives: milliseconds("arrives", 4), patience: milliseconds("patience", 8), holds: milliseconds("holds", 3),
 			}
-		}), 1, 30).Draw(rt, "callers")
+		}), 5, 30).Draw(rt, "callers")
 		synctest.Test(t, func(t *testing.T) {
 			var a admission
 			var running sync.WaitGroup

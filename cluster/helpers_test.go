@@ -27,6 +27,7 @@ const patience = 20 * time.Second
 
 // quiet swallows the log unless the test is verbose.
 func quiet(tb testing.TB) hclog.Logger {
+	tb.Helper()
 	output := io.Discard
 	if testing.Verbose() {
 		output = tb.Output()

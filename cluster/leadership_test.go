@@ -23,6 +23,7 @@ type rounds struct {
 
 // work returns work that lasts a while longer than its leadership.
 func (r *rounds) work(t *testing.T, replica *cluster.Replica, linger time.Duration) func(context.Context, uint64) {
+	t.Helper()
 	return func(ctx context.Context, term uint64) {
 		r.mu.Lock()
 		r.terms = append(r.terms, term)

@@ -253,6 +253,7 @@ func TestAdmissionByBytes(t *testing.T) {
 
 // testAdmission fills the replica with as many proposals of a size as it takes.
 func testAdmission(t *testing.T, room, size int) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		logs := &faultyLogs{}
 		replica := start(t, cluster.Options{}.WithLogs(logs.wrap))

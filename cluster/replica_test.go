@@ -169,15 +169,14 @@ func snapshotDirs(t *testing.T, dir string) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	indexOf := func(path string) int { return len(path)*1000 + int(path[len(path)-1]) }
-	slices.SortFunc(dirs, func(a, b string) int {
-		infoA, errA := os.Stat(a)
-		infoB, errB := os.Stat(b)
-		if errA != nil || errB != nil {
-			return indexOf(a) - indexOf(b)
+	written := func(path string) time.Time {
+		info, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
 		}
-		return infoA.ModTime().Compare(infoB.ModTime())
-	})
+		return info.ModTime()
+	}
+	slices.SortFunc(dirs, func(a, b string) int { return written(a).Compare(written(b)) })
 	return dirs
 }
 

@@ -175,9 +175,7 @@ func registrationAuth(r *RegistrationAuth) decode {
 		r.Type = RegistrationType(kind)
 		if r.Type == RegistrationSPIRE {
 			found.require("socket_path", "the path of a socket")
-		}
-		if r.Type != RegistrationNone {
-			v.refuseToServe("credentials at registration are", "{type: none}, or no such key")
+			v.refuseToServe("registration with SPIRE is", "{type: none}, {type: shared_secret, secrets: {GROUP: …}}, or no such key")
 		}
 	}
 }

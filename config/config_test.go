@@ -214,7 +214,7 @@ admin:
 			LeaderLeaseTimeout: 400 * time.Millisecond, SnapshotThreshold: 8192}},
 		{c.Cluster.Endpoint, tcp("0.0.0.0:50053")},
 		{c.Admin.Endpoint, tcp("127.0.0.1:20054")},
-		{len(c.Unserved()), 9},
+		{len(c.Unserved()), 8},
 	} {
 		if !reflect.DeepEqual(check.got, check.want) {
 			t.Errorf("got %+v, want %+v", check.got, check.want)

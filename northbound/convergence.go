@@ -96,10 +96,10 @@ func (e *explainer) routesConverge(response *slimcppb.ConvergenceResponse) {
 			continue
 		}
 		if count.pending > 0 {
-			e.say("node %s: %d routes are not applied, among them %s", node.ID, count.pending, count.firstPending)
+			e.say("node %s: routes not applied: %d, among them %s", node.ID, count.pending, count.firstPending)
 		}
 		if count.failed > 0 {
-			e.say("node %s: %d routes failed, among them %s", node.ID, count.failed, count.firstFailed)
+			e.say("node %s: routes failed: %d, among them %s", node.ID, count.failed, count.firstFailed)
 		}
 	}
 }
@@ -121,6 +121,6 @@ func (e *explainer) removalsConverge() {
 		}
 	}
 	if unconfirmed > 0 {
-		e.say("the routes of %d withdrawn names may still be held by nodes, among them %s", unconfirmed, first)
+		e.say("withdrawn names whose routes nodes may still hold: %d, among them %s", unconfirmed, first)
 	}
 }

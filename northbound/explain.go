@@ -2,6 +2,7 @@ package northbound
 
 import (
 	"fmt"
+	"iter"
 	"strings"
 	"time"
 
@@ -18,10 +19,12 @@ type explainer struct {
 	view  *fsm.View
 	now   time.Time
 	lines []string
+	// told are the nodes whose trouble was said; looked up only.
+	told map[string]bool
 }
 
 func (s *Service) explainer(view *fsm.View) *explainer {
-	return &explainer{view: view, now: s.now()}
+	return &explainer{view: view, now: s.now(), told: map[string]bool{}}
 }
 
 func (e *explainer) say(text string, args ...any) {
@@ -53,24 +56,26 @@ func (e *explainer) sayGroup(group string) bool {
 	if record.Connected == 0 {
 		e.say("group %s has no connected node", group)
 	}
+	e.sayTroubles(e.view.Members(group))
+	return record.Connected > 0
+}
+
+// sayTroubles says of some nodes why they do no work now, once of each.
+func (e *explainer) sayTroubles(ids iter.Seq[string]) {
 	troubles := 0
-	for id := range e.view.Members(group) {
+	for id := range ids {
 		node, ok := e.view.Node(id)
-		if !ok {
+		if !ok || e.told[id] || e.nodeTrouble(node) == "" {
 			continue
 		}
-		trouble := e.nodeTrouble(node)
-		if trouble == "" {
-			continue
-		}
+		e.told[id] = true
 		if troubles++; troubles <= maxNamed {
-			e.say("%s", trouble)
+			e.say("%s", e.nodeTrouble(node))
 		}
 	}
 	if troubles > maxNamed {
-		e.say("%d more nodes of group %s are not connected or do not answer", troubles-maxNamed, group)
+		e.say("more nodes that are not connected or do not answer: %d", troubles-maxNamed)
 	}
-	return record.Connected > 0
 }
 
 // nodeTrouble says why a node does no work now, empty if it does.

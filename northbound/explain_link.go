@@ -111,13 +111,13 @@ func (e *explainer) linkState(link *fsm.Link) []string {
 		say("node %s acknowledged the dial; since %s no node of group %s has claimed the connection",
 			link.SourceNode, e.at(link.UpdatedAt), link.DestGroup)
 	case fsm.LinkFailed:
-		say("the last of %d failed dials in a row was at %s: %s", link.Failures, e.at(link.UpdatedAt), link.StatusMessage)
+		say("it was dialled at %s and failed, %d in a row: %s", e.at(link.UpdatedAt), link.Failures, link.StatusMessage)
 		say("the next try is due at %s", link.UpdatedAt.Add(redialAfter(link.Failures)).UTC().Format(time.RFC3339))
 	case fsm.LinkApplied:
 		say("it stands since %s, from node %s to node %s", e.at(link.UpdatedAt), link.SourceNode, link.DestNode)
 	}
 	if len(link.Tried) > 0 {
-		say("%d other ways to dial it have failed before", len(link.Tried))
+		say("other ways to dial it that failed before: %d", len(link.Tried))
 	}
 	if link.FullState {
 		say("no other way being left, it is dialled with the node's own settings")

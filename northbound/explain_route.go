@@ -86,7 +86,7 @@ func (e *explainer) explainNames(wanted namePattern, group string) bool {
 		}
 	}
 	if found > maxInstances {
-		e.say("%d more instances are announced; name one to have it explained", found-maxInstances)
+		e.say("more instances that are announced: %d; name one to have it explained", found-maxInstances)
 	}
 	if found == 0 {
 		e.say("nobody announces %v", wanted)
@@ -140,11 +140,7 @@ func (e *explainer) sayAnnouncers(record *fsm.NameRecord) {
 			where = "which is in " + inSegments(segments)
 		}
 		e.say("%v is announced in group %s, %s, by %s", record.Name, group, where, some(nodes[group]))
-	}
-	for _, announcer := range record.Announcers {
-		if node, ok := e.view.Node(announcer.NodeID); ok && e.nodeTrouble(node) != "" {
-			e.say("%s", e.nodeTrouble(node))
-		}
+		e.sayTroubles(slices.Values(nodes[group]))
 	}
 	if alone := nodes[""]; len(alone) > 0 {
 		e.say("%v is announced by %s, which belongs to no group: nobody has a route to it", record.Name, some(alone))

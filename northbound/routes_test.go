@@ -210,10 +210,25 @@ func randomFleet(t *rapid.T) *fleet {
 				}
 			}
 		default:
-			f.reconciled(id, nil)
+			f.reconciled(id, nil, f.randomFailures(t, id, app)...)
 		}
 	}
 	return f
+}
+
+// randomFailures has a node refuse a name over some of its links, in a revision
+// that may be old.
+func (f *fleet) randomFailures(t *rapid.T, id, app string) []*slimcppb.RouteFailure {
+	var failures []*slimcppb.RouteFailure
+	for link := range f.view().LinksOf(id) {
+		if rapid.Bool().Draw(t, "refused") {
+			failures = append(failures, &slimcppb.RouteFailure{
+				Name: appName(app), LinkId: link.ID, Error: "refused",
+				Revision: f.index - uint64(rapid.IntRange(0, 3).Draw(t, "revisions behind")),
+			})
+		}
+	}
+	return failures
 }
 
 // rows are the routes that the handler sends.

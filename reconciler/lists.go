@@ -70,7 +70,9 @@ func (d *driver) askLists() {
 
 // knowledge is what a view says of the links in the node's lists.
 func (d *driver) knowledge(view *fsm.View) knowledge {
-	known := knowledge{resumed: d.session.Resumed}
+	// A session that this leadership found is like one that goes on: which of its
+	// routes cannot be deleted the node says when it is asked to.
+	known := knowledge{resumed: d.session.Resumed || d.session.RegisteredAt.Before(d.l.started)}
 	known.revision = func(linkID string) uint64 {
 		if link, ok := view.Link(linkID); ok {
 			return link.RevisionAt(d.id)

@@ -126,7 +126,7 @@ func (m *model) populate() {
 	for g := range modelGroups {
 		for i := range modelMembers {
 			var changes []func(*dataplane.NodeOptions)
-			if i == 2 && g%2 == 1 {
+			if i == 2 && g == 1 {
 				changes = append(changes, world.NoExternal)
 			}
 			if g == 3 {

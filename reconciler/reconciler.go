@@ -165,6 +165,13 @@ func (l *leadership) run(ctx context.Context) {
 	l.Nodes.SetHooks(&southbound.Hooks{
 		Ready: func(nodeID string, _ fsm.SessionName) { l.enqueue(nodeID) },
 		Ended: func(string, fsm.SessionName) {}, // the state will tell
+		// A node drops announcements when it has many at once (protocol N8).
+		Burst: func(nodeID string, _ fsm.SessionName) {
+			if d, ok := l.driver(nodeID); ok {
+				d.wantLists()
+				l.links.Add(nodeID)
+			}
+		},
 	})
 	defer l.Nodes.SetHooks(nil)
 	var group sync.WaitGroup

@@ -153,9 +153,13 @@ func (d *driver) compare(view *fsm.View, node *fsm.Node, fan fsm.Fan, name fsm.N
 				continue
 			}
 			d.batch.relevant = true
-			if held, ok := d.mirror.links[link.ID]; d.waits(link.ID) || ok && held.doubled {
+			if d.waits(link.ID) {
 				d.batch.blocked = true
 				d.l.clocks.AddAfter(clockKey(clockMark, d.id), time.Until(d.held[link.ID]))
+				continue
+			}
+			if held, ok := d.mirror.links[link.ID]; ok && held.doubled {
+				d.batch.blocked = true // the lists are read again soon
 				continue
 			}
 			sets = append(sets, routeKey{linkID: link.ID, name: handle})

@@ -108,13 +108,25 @@ routes_applied() {
 link_ids() { ask link list | rows | awk '{ print $1 }' | sort; }
 all_linked() { [ "$(link_ids | wc -l)" -eq $links ]; }
 
-# linked_without NODE: all groups are linked, and the node has no end of a link.
-linked_without() { all_linked && ! ask link list | grep -qw "$1"; }
-
 # outgoing NODE and incoming NODE print the ids of the links that the node
 # dialled, and of those that it accepted.
-outgoing() { ask link list | rows | awk -v node="$1" '$2 == node { print $1 }' | sort; }
-incoming() { ask link list | rows | awk -v node="$1" '$3 == node { print $1 }' | sort; }
+outgoing() { ask link list | rows | awk -v node="$1" '$2 == node { print $1 }'; }
+incoming() { ask link list | rows | awk -v node="$1" '$3 == node { print $1 }'; }
+
+# linked_without NODE: all groups are linked, and the node has no end of a link.
+linked_without() { all_linked && [ -z "$(outgoing "$1")$(incoming "$1")" ]; }
+
+# any_gateway prints a node that holds an end of a link: one that dialled some and
+# accepted others, if there is such a node.
+any_gateway() {
+  ask link list | rows | awk '{ dialled[$2]; accepted[$3]; node = $2 }
+    END { for (both in dialled) if (both in accepted) node = both; print node }'
+}
+
+# has LINES LINE
+has() { grep -qxF "$2" <<<"$1"; }
+
+all_connected() { [ "$(ask node list | grep -cw Connected)" -eq $((groups * nodes_per_group)) ]; }
 
 heading "One replica, its log on disk"
 cat >"$dir/slim-cp.yaml" <<YAML
@@ -141,7 +153,7 @@ heading "Nodes, links, and the routes of one gateway"
 ask node list
 echo
 ask link list
-read -r _ gateway _ < <(ask link list | rows)
+gateway=$(any_gateway)
 echo
 ask route list --origin "$gateway"
 
@@ -154,11 +166,11 @@ eventually "$links links stand without $gateway" linked_without "$gateway"
 ask link list
 echo
 for id in $dialled; do
-  outgoing "$sibling" | grep -qx "$id" || fail "$sibling did not take over link $id"
+  has "$(outgoing "$sibling")" "$id" || fail "$sibling did not take over link $id"
   ok "$sibling took over link $id"
 done
 for id in $accepted; do
-  ! link_ids | grep -qx "$id" || fail "link $id to $gateway still stands"
+  ! has "$(link_ids)" "$id" || fail "link $id to $gateway still stands"
   ok "link $id to $gateway was replaced by another"
 done
 echo
@@ -175,6 +187,7 @@ before=$(link_ids)
 stop_replica
 ok "the replica ended with exit code 0"
 start_replica
+eventually "all nodes are connected" all_connected
 matrix
 eventually "$routes routes are applied" routes_applied
 [ "$(link_ids)" = "$before" ] || fail "links changed: before: $before; now: $(link_ids)"

@@ -218,8 +218,7 @@ func (p *proposals) announces(name fsm.Name) bool {
 	}
 	for _, announcer := range record.Announcers {
 		if announcer.NodeID == p.registration.nodeID {
-			return announcer.DoubtedAt == 0 &&
-				(announcer.Epoch > p.epoch || announcer.Epoch == p.epoch && announcer.Repeated)
+			return announcer.Epoch >= p.epoch && announcer.Repeated && announcer.DoubtedAt == 0
 		}
 	}
 	return false

@@ -51,7 +51,7 @@ func TestUnknownOutcome(t *testing.T) {
 			ExitUnknownOutcome, "UNKNOWN: outcome unknown: leadership lost (the change may or may not have been made",
 		},
 		"no answer in time":   {func(server *stub, _ func()) { server.hang = true }, ExitUnknownOutcome, "DEADLINE_EXCEEDED"},
-		"the server crashed":  {func(server *stub, stop func()) { server.crash = func() { go stop(); server.hang = true } }, ExitUnknownOutcome, "UNAVAILABLE"},
+		"the server crashed":  {func(server *stub, stop func()) { server.during = func() { go stop(); server.hang = true } }, ExitUnknownOutcome, "UNAVAILABLE"},
 		"the server has none": {func(server *stub, _ func()) { server.fail = status.Error(codes.Unavailable, "no leader") }, ExitFailed, "UNAVAILABLE: no leader\n"},
 		"nobody listens":      {func(_ *stub, stop func()) { stop() }, ExitFailed, "connection refused"},
 	} {

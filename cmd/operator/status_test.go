@@ -32,8 +32,8 @@ func TestStatusWaits(t *testing.T) {
 	isolate(t)
 	server := &stub{unconverged: 3}
 	got := run(t, Options{}, "status", "--wait", "--server", serve(t, server))
-	if got.code != ExitDone || got.stdout != convergedText || len(server.methods) != 4 {
-		t.Errorf("exit code %d after %d calls, stdout\n%s", got.code, len(server.methods), got.stdout)
+	if got.code != ExitDone || got.stdout != convergedText || server.calls() != 4 {
+		t.Errorf("exit code %d after %d calls, stdout\n%s", got.code, server.calls(), got.stdout)
 	}
 }
 
@@ -41,8 +41,8 @@ func TestStatusGivesUp(t *testing.T) {
 	isolate(t)
 	server := &stub{unconverged: 1 << 30}
 	got := run(t, Options{}, "status", "--wait", "--timeout", "300ms", "--server", serve(t, server))
-	if got.code != ExitNotConverged || got.stdout != missingText || len(server.methods) < 2 {
-		t.Errorf("exit code %d after %d calls, stdout\n%s", got.code, len(server.methods), got.stdout)
+	if got.code != ExitNotConverged || got.stdout != missingText || server.calls() < 2 {
+		t.Errorf("exit code %d after %d calls, stdout\n%s", got.code, server.calls(), got.stdout)
 	}
 	checkErrorLine(t, got.stderr, "Error: not converged within 300ms\n")
 }
@@ -51,7 +51,7 @@ func TestStatusGivesUp(t *testing.T) {
 func TestStatusWaitsForALeader(t *testing.T) {
 	isolate(t)
 	server := &stub{fail: status.Error(codes.Unavailable, "no leader")}
-	server.crash = func() {
+	server.during = func() {
 		server.mu.Lock()
 		defer server.mu.Unlock()
 		if len(server.methods) == 3 {
@@ -59,13 +59,13 @@ func TestStatusWaitsForALeader(t *testing.T) {
 		}
 	}
 	address := serve(t, server)
-	if got := run(t, Options{}, "status", "--wait", "--server", address); got.code != ExitDone || len(server.methods) != 3 {
-		t.Errorf("exit code %d after %d calls: %s", got.code, len(server.methods), got.stderr)
+	if got := run(t, Options{}, "status", "--wait", "--server", address); got.code != ExitDone || server.calls() != 3 {
+		t.Errorf("exit code %d after %d calls: %s", got.code, server.calls(), got.stderr)
 	}
 	server = &stub{fail: status.Error(codes.Unimplemented, "unknown service")}
 	got := run(t, Options{}, "status", "--wait", "--server", serve(t, server))
-	if got.code != ExitFailed || len(server.methods) != 1 || !strings.Contains(got.stderr, "UNIMPLEMENTED") {
-		t.Errorf("exit code %d after %d calls: %s", got.code, len(server.methods), got.stderr)
+	if got.code != ExitFailed || server.calls() != 1 || !strings.Contains(got.stderr, "UNIMPLEMENTED") {
+		t.Errorf("exit code %d after %d calls: %s", got.code, server.calls(), got.stderr)
 	}
 	server = &stub{fail: status.Error(codes.Unavailable, "no leader")}
 	got = run(t, Options{}, "status", "--wait", "--timeout", "200ms", "--server", serve(t, server))

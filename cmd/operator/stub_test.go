@@ -34,8 +34,8 @@ type stub struct {
 	hang bool
 	// unconverged is how often Convergence says no.
 	unconverged int
-	// crash, if set, ends the connection in the middle of a call.
-	crash func()
+	// during, if set, runs in the middle of each call.
+	during func()
 	// linkIDBytes makes the one connection that large.
 	linkIDBytes int
 
@@ -52,16 +52,23 @@ func (s *stub) note(ctx context.Context, method string, request proto.Message) e
 	s.requests = append(s.requests, request)
 	incoming, _ := metadata.FromIncomingContext(ctx)
 	s.authorization = incoming.Get("authorization")
-	crash := s.crash
+	during := s.during
 	s.mu.Unlock()
-	if crash != nil {
-		crash()
+	if during != nil {
+		during()
 	}
 	if s.hang {
 		<-ctx.Done()
 		return ctx.Err()
 	}
 	return s.fail
+}
+
+// calls returns how many calls there were.
+func (s *stub) calls() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.methods)
 }
 
 func (s *stub) lastMethod() string {

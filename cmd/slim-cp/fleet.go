@@ -1,13 +1,194 @@
 package main
 
 import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"google.golang.org/protobuf/proto"
+
 	"github.com/slim-cp/slim-cp/cmd/operator/fleetconfig"
 	"github.com/slim-cp/slim-cp/config"
+	"github.com/slim-cp/slim-cp/fsm"
 	"github.com/slim-cp/slim-cp/proto/slimcp/v1"
 )
 
-// fleetConfig is the part of a replica's file that all replicas work by
-// (protocol T1).
-func fleetConfig(settings *config.Config) *slimcppb.FleetConfig {
-	return fleetconfig.FromSettings(settings)
+// presentTimeout bounds each step of presenting the file to the cluster.
+const presentTimeout = 15 * time.Second
+
+// state is what a presenter needs of a replica.
+type state interface {
+	ReplicaID() string
+	// Read is linearizable: without a leader it fails.
+	Read(ctx context.Context) (*fsm.View, error)
+	View() *fsm.View
+	Propose(ctx context.Context, command *slimcppb.Command) (fsm.Result, error)
+}
+
+// presenter keeps what this replica's file says of the fleet and what is active
+// in the cluster apart (protocol T2). The file is presented only when it has
+// changed: a restart must not undo what was applied since.
+type presenter struct {
+	state  state
+	logger hclog.Logger
+	load   func() (*config.Config, error) // reads the file
+
+	mu        sync.Mutex
+	wanted    *slimcppb.FleetConfig // by the file as it was read last
+	reloading bool                  // wanted and the active document change, one after the other
+	compared  uint64                // revision of the active document that was compared last
+	differs   bool                  // in the way in which nodes register
+}
+
+func newPresenter(state state, settings *config.Config, load func() (*config.Config, error), logger hclog.Logger) *presenter {
+	return &presenter{state: state, logger: logger, load: load, wanted: fleetconfig.FromSettings(settings)}
+}
+
+// start presents the file if it is not the one that this replica presented last.
+// A replica that is new presents it only to a cluster without a fleet
+// configuration.
+func (p *presenter) start(ctx context.Context) error {
+	view, err := p.read(ctx)
+	if err != nil {
+		return err
+	}
+	wanted := p.file()
+	record, known := view.Replica(p.state.ReplicaID())
+	switch {
+	case known && bytes.Equal(record.Fingerprint, fingerprint(wanted)):
+		return nil
+	case known || view.FleetRevision() == 0:
+		return p.present(ctx, view, wanted)
+	}
+	return p.propose(ctx, &slimcppb.SetFleetConfig{Fingerprint: fingerprint(wanted)})
+}
+
+// reload reads the file again and makes what it says of the fleet the active
+// configuration. A file with mistakes changes nothing. It never fails: what went
+// wrong is in the log.
+func (p *presenter) reload(ctx context.Context) {
+	settings, err := p.load()
+	if err != nil {
+		for line := range strings.SplitSeq(err.Error(), "\n") {
+			p.logger.Error("configuration file is not taken over", "problem", line)
+		}
+		return
+	}
+	for _, warning := range settings.Warnings {
+		p.logger.Warn(warning)
+	}
+	if err := p.replace(ctx, fleetconfig.FromSettings(settings)); err != nil {
+		p.logger.Error("configuration file was read and is not active yet, send SIGHUP again", "error", err)
+		return
+	}
+	p.logger.Info("configuration file was read again; what it says beside the fleet configuration counts from the next start")
+}
+
+// replace takes another file over.
+func (p *presenter) replace(ctx context.Context, wanted *slimcppb.FleetConfig) error {
+	p.mu.Lock()
+	p.wanted, p.reloading, p.compared = wanted, true, 0
+	p.mu.Unlock()
+	defer func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.reloading = false
+	}()
+	view, err := p.read(ctx)
+	if err != nil {
+		return err
+	}
+	return p.present(ctx, view, wanted)
+}
+
+// present makes the file's fleet configuration the active one, and notes that it
+// was presented. What is active or noted already is not proposed.
+func (p *presenter) present(ctx context.Context, view *fsm.View, wanted *slimcppb.FleetConfig) error {
+	command := &slimcppb.SetFleetConfig{Fingerprint: fingerprint(wanted)}
+	if view.FleetRevision() == 0 || !proto.Equal(view.Fleet(), wanted) {
+		command.Config = wanted
+	} else if record, known := view.Replica(p.state.ReplicaID()); known && bytes.Equal(record.Fingerprint, command.Fingerprint) {
+		return nil
+	}
+	return p.propose(ctx, command)
+}
+
+func (p *presenter) propose(ctx context.Context, command *slimcppb.SetFleetConfig) error {
+	ctx, cancel := context.WithTimeout(ctx, presentTimeout)
+	defer cancel()
+	command.ReplicaId = p.state.ReplicaID()
+	result, err := p.state.Propose(ctx, &slimcppb.Command{Payload: &slimcppb.Command_SetFleetConfig{SetFleetConfig: command}})
+	if err := errors.Join(err, result.Err); err != nil {
+		return fmt.Errorf("present the fleet configuration: %w", err)
+	}
+	if command.GetConfig() != nil {
+		p.logger.Info("fleet configuration of the file is active", "index", result.Index)
+	}
+	return nil
+}
+
+func (p *presenter) read(ctx context.Context) (*fsm.View, error) {
+	ctx, cancel := context.WithTimeout(ctx, presentTimeout)
+	defer cancel()
+	view, err := p.state.Read(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read the active fleet configuration: %w", err)
+	}
+	return view, nil
+}
+
+func (p *presenter) file() *slimcppb.FleetConfig {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.wanted
+}
+
+// otherAuth reports whether nodes register in another way than the file says:
+// such a replica must not listen to them (protocol T2). It logs, once for each
+// active document, what differs from the file.
+func (p *presenter) otherAuth() bool {
+	view := p.state.View()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.reloading || view.FleetRevision() == p.compared {
+		return p.differs
+	}
+	active := view.Fleet()
+	p.compared = view.FleetRevision()
+	p.differs = active.GetRegistrationAuth() != p.wanted.GetRegistrationAuth()
+	if differing := differences(active, p.wanted); len(differing) > 0 {
+		p.logger.Warn("the active fleet configuration is not that of this replica's file",
+			"differing", differing, "active_since_index", p.compared)
+	}
+	return p.differs
+}
+
+// differences names the parts in which two documents differ. Values are not
+// told: there are secrets among them.
+func differences(a, b *slimcppb.FleetConfig) []string {
+	var names []string
+	left, right := a.ProtoReflect(), b.ProtoReflect()
+	fields := left.Descriptor().Fields()
+	for i := range fields.Len() {
+		if field := fields.Get(i); left.Has(field) != right.Has(field) || !left.Get(field).Equal(right.Get(field)) {
+			names = append(names, string(field.Name()))
+		}
+	}
+	return names
+}
+
+// fingerprint tells a file's fleet configuration from others.
+func fingerprint(config *slimcppb.FleetConfig) []byte {
+	encoded, err := proto.MarshalOptions{Deterministic: true}.Marshal(config)
+	if err != nil {
+		return nil // strings that are not UTF-8, which no file can hold: equal to none
+	}
+	sum := sha256.Sum256(encoded)
+	return sum[:]
 }

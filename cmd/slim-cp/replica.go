@@ -8,16 +8,15 @@ import (
 	"os"
 	"regexp"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/slim-cp/slim-cp/cluster"
 	"github.com/slim-cp/slim-cp/config"
 	"github.com/slim-cp/slim-cp/fsm"
 	"github.com/slim-cp/slim-cp/northbound"
-	"github.com/slim-cp/slim-cp/proto/slimcp/v1"
 	"github.com/slim-cp/slim-cp/reconciler"
 	"github.com/slim-cp/slim-cp/southbound"
 )
@@ -42,9 +41,13 @@ type runtime struct {
 	reconciler *reconciler.Reconciler
 	health     *northbound.Health
 	servers    *servers
+	presenter  *presenter
 }
 
-func run(ctx context.Context, settings *config.Config, logger hclog.Logger, stdout io.Writer) (err error) {
+// run serves until the context ends. load reads the configuration file again,
+// upon each value of hangups.
+func run(ctx context.Context, settings *config.Config, load func() (*config.Config, error), hangups <-chan os.Signal,
+	logger hclog.Logger, stdout io.Writer) (err error) {
 	r := &runtime{settings: settings, logger: logger, stdout: stdout, store: fsm.New(), health: northbound.NewHealth()}
 	r.replica, err = cluster.Open(ctx, cluster.Options{
 		Name:    replicaName(),
@@ -70,10 +73,11 @@ func run(ctx context.Context, settings *config.Config, logger hclog.Logger, stdo
 		ReconcilePeriod: settings.Reconciler.ReconcilePeriod,
 		OrphanDetection: settings.Reconciler.EnableOrphanDetection,
 	})
+	r.presenter = newPresenter(r.replica, settings, load, logger.Named("fleet"))
 	if r.servers, err = r.listen(); err != nil {
 		return errors.Join(err, r.stop())
 	}
-	err = r.serve(ctx)
+	err = r.serve(ctx, hangups)
 	return errors.Join(err, r.stop())
 }
 
@@ -94,7 +98,7 @@ func replicaName() string {
 }
 
 // serve runs until the context ends or the replica fails.
-func (r *runtime) serve(ctx context.Context) error {
+func (r *runtime) serve(ctx context.Context, hangups <-chan os.Signal) error {
 	failed := r.servers.start(r.logger)
 	if err := r.waitReady(ctx); err != nil {
 		return err
@@ -102,24 +106,20 @@ func (r *runtime) serve(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return nil
 	}
-	if err := r.presentFleetConfig(ctx); err != nil {
+	if err := r.presenter.start(ctx); err != nil {
 		return err
 	}
 	r.replica.LeadWith(r.reconciler.Run)
-	gateEnded := make(chan struct{})
-	gateContext, stopGate := context.WithCancel(ctx)
-	go func() {
-		defer close(gateEnded)
-		r.gate(gateContext)
-	}()
-	defer func() {
-		stopGate()
-		<-gateEnded
-	}()
-	if err := r.servers.resume(); err != nil {
+	gate := &gate{doors: r.servers, logger: r.logger, setReady: r.health.SetReady, obstacle: r.obstacle}
+	if err := gate.look(); err != nil {
 		return err
 	}
-	r.health.SetReady(true)
+	background, stop := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer stop()
+	running.Go(func() { gate.run(background) })
+	running.Go(func() { r.followHangups(background, hangups) })
 	r.logger.Info("serving", "replica", r.replica.ReplicaID(), "cluster", r.replica.ClusterID(),
 		"northbound", r.servers.addresses(r.servers.north), "southbound", r.servers.addresses(r.servers.south))
 	fmt.Fprintln(r.stdout, "control plane started")
@@ -149,53 +149,25 @@ func (r *runtime) waitReady(ctx context.Context) error {
 	return err
 }
 
-// presentFleetConfig makes the file's fleet configuration the active one if it
-// differs.
-func (r *runtime) presentFleetConfig(ctx context.Context) error {
-	wanted := fleetConfig(r.settings)
-	view, err := r.replica.Read(ctx)
-	if err != nil {
-		return fmt.Errorf("read the state: %w", err)
+// obstacle says why nodes must not be let in, "" if they may (protocol A2, T2).
+func (r *runtime) obstacle() string {
+	if known, since := r.replica.LeaderKnown(); !known && time.Since(since) > leaderPatience {
+		return "no leader is known"
 	}
-	if proto.Equal(view.Fleet(), wanted) {
-		return nil
+	if r.presenter.otherAuth() {
+		return "nodes register in another way than the file of this replica says"
 	}
-	result, err := r.replica.Propose(ctx, &slimcppb.Command{
-		Payload: &slimcppb.Command_SetFleetConfig{SetFleetConfig: &slimcppb.SetFleetConfig{Config: wanted}},
-	})
-	if err := errors.Join(err, result.Err); err != nil {
-		return fmt.Errorf("present the configuration: %w", err)
-	}
-	r.logger.Info("fleet configuration is new", "index", result.Index)
-	return nil
+	return ""
 }
 
-// gate pauses the southbound listeners while no leader has been known for some
-// time, and resumes them when one is (protocol A2).
-func (r *runtime) gate(ctx context.Context) {
-	const (
-		look     = 250 * time.Millisecond
-		patience = 10 * time.Second
-	)
-	ticker := time.NewTicker(look)
-	defer ticker.Stop()
-	paused := false
+// followHangups reads the file again whenever it is asked for.
+func (r *runtime) followHangups(ctx context.Context, hangups <-chan os.Signal) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-ticker.C:
-		}
-		known, since := r.replica.LeaderKnown()
-		switch lost := !known && time.Since(since) > patience; {
-		case lost && !paused:
-			r.logger.Warn("no leader is known, southbound listeners are paused", "since", since)
-			paused = r.servers.pause() == nil
-			r.health.SetReady(false)
-		case known && paused:
-			r.logger.Info("a leader is known, southbound listeners accept again")
-			paused = r.servers.resume() != nil
-			r.health.SetReady(true)
+		case <-hangups:
+			r.presenter.reload(ctx)
 		}
 	}
 }

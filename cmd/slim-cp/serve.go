@@ -1,14 +1,17 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -48,36 +51,43 @@ func withExitCode(err error) error {
 
 // serve runs a replica until the context ends.
 func serve(ctx context.Context, file string, stdout, stderr io.Writer) error {
-	settings, err := load(file)
+	read := func() (*config.Config, error) { return load(file) }
+	settings, err := read()
 	if err != nil {
 		return err
 	}
+	// From here on SIGHUP does not end the process.
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	defer signal.Stop(hangups)
 	logger := newLogger(settings.Tracing, stderr)
 	for _, warning := range settings.Warnings {
 		logger.Warn(warning)
+	}
+	if err := checkOldDatabase(settings.Database); err != nil {
+		return err
+	}
+	return withExitCode(run(ctx, settings, read, hangups, logger, stdout))
+}
+
+// load reads a configuration file, "" being the default one, and refuses one that
+// asks for what this version does not serve.
+func load(file string) (*config.Config, error) {
+	settings, err := config.Load(cmp.Or(file, defaultFile))
+	if file == "" && errors.Is(err, fs.ErrNotExist) {
+		return config.Default(), nil
+	}
+	if err != nil {
+		return nil, err
 	}
 	if problems := settings.Unserved(); len(problems) > 0 {
 		lines := make([]string, 0, len(problems))
 		for _, problem := range problems {
 			lines = append(lines, problem.String())
 		}
-		return errors.New(strings.Join(lines, "\n"))
+		return nil, errors.New(strings.Join(lines, "\n"))
 	}
-	if err := checkOldDatabase(settings.Database); err != nil {
-		return err
-	}
-	return withExitCode(run(ctx, settings, logger, stdout))
-}
-
-func load(file string) (*config.Config, error) {
-	if file != "" {
-		return config.Load(file)
-	}
-	settings, err := config.Load(defaultFile)
-	if errors.Is(err, fs.ErrNotExist) {
-		return config.Default(), nil
-	}
-	return settings, err
+	return settings, nil
 }
 
 // checkOldDatabase refuses to start empty beside the database of an older

@@ -32,9 +32,11 @@ type servers struct {
 func (r *runtime) listen() (*servers, error) {
 	all := &servers{}
 	service := northbound.NewService(northbound.Options{
-		Reader: r.replica,
-		Nodes:  r.reconciler,
-		Logger: r.logger.Named("northbound"),
+		Reader:      r.replica,
+		Proposer:    r.replica,
+		Nodes:       r.reconciler,
+		Provisional: r.nodes.Provisional,
+		Logger:      r.logger.Named("northbound"),
 	})
 	for _, settings := range r.settings.Northbound {
 		listener, err := net.Listen(settings.Endpoint.Network, settings.Endpoint.Address)

@@ -24,7 +24,7 @@ func TestBadConfigurationIsRefusedWithOneLine(t *testing.T) {
 		"no number":          {"reconciler:\n  workers: many", []string{":4", "reconciler.workers", "many"}},
 		"no duration":        {"reconciler: {reconcile_period: 5 parsecs}", []string{":3", "reconciler.reconcile_period", "5 parsecs"}},
 		"syntax":             {"topology: {links: [", []string{":3"}},
-		"not built yet":      {"topology: {registration_auth: {type: shared_secret}}", []string{"registration_auth"}},
+		"not served":         {"topology: {registration_auth: {type: spire, socket_path: /run/agent.sock}}", []string{"registration_auth"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			file := writeConfig(t, listeners(t)+c.yaml+"\n")

@@ -28,8 +28,8 @@ const (
 )
 
 // relay stands on the control stream between one real node and the replica. It
-// says there what a node never says by itself, that it leaves, and ends the
-// stream on demand; the rest it passes on and measures.
+// says there what a node never says by itself, that it leaves; the rest it
+// passes on and measures.
 type relay struct {
 	controllerpb.UnimplementedControllerServiceServer
 	endpoint string
@@ -45,13 +45,21 @@ type relay struct {
 
 // relayed is a node's stream on its way through the relay.
 type relayed struct {
-	cut     context.CancelFunc
 	leaving atomic.Bool
 	mu      sync.Mutex // held while a message is sent to the replica
 	up      grpc.BidiStreamingClient[controllerpb.ControlMessage, controllerpb.ControlMessage]
 }
 
+// startRelay makes a relay that nodes can reach.
 func startRelay(t *testing.T, southbound string) *relay {
+	t.Helper()
+	r := newRelay(t, southbound)
+	r.serve(t)
+	return r
+}
+
+// newRelay makes a relay that refuses connections until it serves.
+func newRelay(t *testing.T, southbound string) *relay {
 	t.Helper()
 	connection, err := grpc.NewClient("passthrough:///"+southbound,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -59,11 +67,20 @@ func startRelay(t *testing.T, southbound string) *relay {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &relay{
+	t.Cleanup(func() {
+		if err := connection.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return &relay{
 		endpoint: process.Loopback(process.FreePort(t)),
 		replica:  controllerpb.NewControllerServiceClient(connection),
 		answered: make(chan struct{}, 1),
 	}
+}
+
+func (r *relay) serve(t *testing.T) {
+	t.Helper()
 	listener, err := net.Listen("tcp", r.endpoint)
 	if err != nil {
 		t.Fatal(err)
@@ -77,11 +94,7 @@ func startRelay(t *testing.T, southbound string) *relay {
 		if err := <-served; err != nil {
 			t.Error(err)
 		}
-		if err := connection.Close(); err != nil {
-			t.Error(err)
-		}
 	})
-	return r
 }
 
 // OpenControlChannel passes one stream on.
@@ -92,7 +105,7 @@ func (r *relay) OpenControlChannel(down grpc.BidiStreamingServer[controllerpb.Co
 	if err != nil {
 		return err
 	}
-	stream := &relayed{cut: cancel, up: up}
+	stream := &relayed{up: up}
 	r.mu.Lock()
 	r.current = stream
 	r.mu.Unlock()
@@ -148,9 +161,6 @@ func (r *relay) stream() *relayed {
 	defer r.mu.Unlock()
 	return r.current
 }
-
-// cut ends the node's stream; the node comes back at once.
-func (r *relay) cut() { r.stream().cut() }
 
 // deregister says farewell for the node, and returns when the replica has
 // answered.

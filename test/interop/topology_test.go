@@ -174,7 +174,7 @@ func TestScenario19EnforcedValuesArriveInTheLink(t *testing.T) {
 			return fmt.Errorf("no connection of the link among %v", connections)
 		}
 		used := connections[i].GetConfigData()
-		for _, want := range []string{`"http2_keepalive":"45s"`, `"tcp_keepalive":"50s"`, `"keep_alive_while_idle":true`, `"connect_timeout":"1s 500ms"`} {
+		for _, want := range []string{`"http2_keepalive":"45s"`, `"tcp_keepalive":"50s"`, `"timeout":"7s"`, `"interval":"700ms"`, `"keep_alive_while_idle":true`, `"connect_timeout":"1500ms"`} {
 			if !strings.Contains(used, want) {
 				return fmt.Errorf("no %s in %s", want, used)
 			}

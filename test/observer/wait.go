@@ -9,6 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	controlplanepb "github.com/slim-cp/slim-cp/proto/controlplane/v1"
 )
 
@@ -30,7 +33,7 @@ func Eventually(tb testing.TB, what string, condition func(ctx context.Context) 
 		if err == nil {
 			return
 		}
-		if last == nil || ctx.Err() == nil {
+		if last == nil || status.Code(err) != codes.DeadlineExceeded {
 			last = err // what the deadline cut short tells nothing
 		}
 		select {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 )
@@ -26,19 +27,46 @@ type Replica struct {
 	config     string // path of the file
 }
 
+// Listeners are the plaintext endpoints (host:port) of a replica.
+type Listeners struct {
+	Northbound []string
+	Southbound []string
+}
+
+// YAML renders the listeners for a configuration file.
+func (l Listeners) YAML() string {
+	return "northbound: " + listenerList(l.Northbound) + "\nsouthbound: " + listenerList(l.Southbound) + "\n"
+}
+
+func listenerList(endpoints []string) string {
+	items := make([]string, len(endpoints))
+	for i, endpoint := range endpoints {
+		items[i] = fmt.Sprintf("{endpoint: %q, tls: {insecure: true}}", endpoint)
+	}
+	return "[" + strings.Join(items, ", ") + "]"
+}
+
 // StartReplica runs slim-cp with plaintext listeners on free ports and the
 // given further YAML, and returns when it serves.
 func StartReplica(tb testing.TB, binaries Binaries, yaml string) *Replica {
 	tb.Helper()
+	return StartReplicaOn(tb, binaries, Listeners{
+		Northbound: []string{Loopback(FreePort(tb))},
+		Southbound: []string{Loopback(FreePort(tb))},
+	}, yaml)
+}
+
+// StartReplicaOn runs slim-cp with these listeners and further YAML, and returns
+// when it serves. The replica's own fields name the first of each kind.
+func StartReplicaOn(tb testing.TB, binaries Binaries, listeners Listeners, yaml string) *Replica {
+	tb.Helper()
 	r := &Replica{
-		Northbound: Loopback(FreePort(tb)),
-		Southbound: Loopback(FreePort(tb)),
+		Northbound: listeners.Northbound[0],
+		Southbound: listeners.Southbound[0],
 		binary:     binaries.Path("slim-cp"),
 		config:     filepath.Join(tb.TempDir(), "slim-cp.yaml"),
 	}
-	listeners := fmt.Sprintf("northbound: {endpoint: %q, tls: {insecure: true}}\nsouthbound: {endpoint: %q, tls: {insecure: true}}\n",
-		r.Northbound, r.Southbound)
-	if err := os.WriteFile(r.config, []byte(listeners+yaml), 0o600); err != nil {
+	if err := os.WriteFile(r.config, []byte(listeners.YAML()+yaml), 0o600); err != nil {
 		tb.Fatal(err)
 	}
 	r.Start(tb)

@@ -3,6 +3,7 @@ package world
 import (
 	"fmt"
 	"maps"
+	"runtime"
 	"slices"
 	"strings"
 	"testing/synctest"
@@ -68,6 +69,19 @@ func (w *World) Eventually(what string, patience time.Duration, check func() err
 			return
 		}
 		if time.Since(start) > patience {
+			buf := make([]byte, 4<<20)
+			buf = buf[:runtime.Stack(buf, true)]
+			for _, g := range strings.Split(string(buf), "\n\n") {
+				if strings.Contains(g, "dataplane.(*controller).run") && !strings.Contains(g, "goroutine running") {
+					lines := strings.Split(g, "\n")
+					for _, l := range lines {
+						if strings.Contains(l, "dataplane.") {
+							w.t.Logf("DBG %s %s", lines[0], l)
+							break
+						}
+					}
+				}
+			}
 			w.t.Fatalf("not within %v: %s: %v", patience, what, err)
 		}
 		time.Sleep(step)

@@ -1,0 +1,76 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+)
+
+const (
+	// gateLook is how often the gate looks whether nodes may be let in.
+	gateLook = 250 * time.Millisecond
+	// leaderPatience is how long nodes are let in after the last leader was seen
+	// (protocol A2).
+	leaderPatience = 10 * time.Second
+)
+
+// doors are the southbound listeners.
+type doors interface {
+	pause() error
+	resume() error
+}
+
+// gate pauses the southbound listeners while nodes could not be registered. They
+// are paused when it is made. One goroutine uses it.
+type gate struct {
+	doors    doors
+	logger   hclog.Logger
+	setReady func(bool)
+	// obstacle says why nodes must not be let in, "" if they may.
+	obstacle func() string
+
+	open bool
+	why  string // that was logged last
+}
+
+// look opens or closes the gate if that is due.
+func (g *gate) look() error {
+	why := g.obstacle()
+	if why != g.why && why != "" {
+		g.logger.Warn("southbound listeners are paused", "reason", why)
+	}
+	g.why = why
+	switch {
+	case why != "" && g.open:
+		g.setReady(false)
+		if err := g.doors.pause(); err != nil {
+			return err
+		}
+		g.open = false
+	case why == "" && !g.open:
+		if err := g.doors.resume(); err != nil {
+			return err
+		}
+		g.logger.Info("southbound listeners accept nodes")
+		g.open = true
+		g.setReady(true)
+	}
+	return nil
+}
+
+// run looks until the context ends.
+func (g *gate) run(ctx context.Context) {
+	ticker := time.NewTicker(gateLook)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		if err := g.look(); err != nil {
+			g.logger.Error("southbound listeners cannot be paused or resumed", "error", err)
+		}
+	}
+}

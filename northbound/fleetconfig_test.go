@@ -1,0 +1,102 @@
+package northbound
+
+import (
+	"bytes"
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/go-hclog"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/slim-cp/slim-cp/cluster"
+	"github.com/slim-cp/slim-cp/fsm"
+	"github.com/slim-cp/slim-cp/proto/slimcp/v1"
+)
+
+func secretOf(group, secret string) *slimcppb.GroupSecret {
+	return &slimcppb.GroupSecret{Group: group, Secret: []byte(secret)}
+}
+
+// TestApplyFleetConfig: a document takes effect as a whole, once.
+func TestApplyFleetConfig(t *testing.T) {
+	f := newFleet(t)
+	f.useSharedSecrets("from-file")
+	options := f.options()
+	proposed := &proposer{fleet: f}
+	options.Proposer = proposed
+	var output bytes.Buffer
+	options.Logger = hclog.New(&hclog.LoggerOptions{Output: &output})
+	operator := dial(t, options)
+	wanted := &slimcppb.FleetConfig{
+		Topology:         &slimcppb.Topology{Segments: []*slimcppb.Segment{mesh()}},
+		RegistrationAuth: fsm.SharedSecret,
+		Secrets:          []*slimcppb.GroupSecret{secretOf("a", goodSecret)},
+		Graces:           &slimcppb.Graces{DepartureMs: 5},
+	}
+	for _, changed := range []bool{true, false} {
+		answer, err := operator.ApplyFleetConfig(t.Context(), &slimcppb.ApplyFleetConfigRequest{Config: wanted})
+		if err != nil || answer.GetChanged() != changed || answer.GetIndex() != f.index {
+			t.Errorf("%v, %v, want changed: %v at index %d", answer, err, changed, f.index)
+		}
+	}
+	if len(proposed.commands) != 1 || !proto.Equal(f.view().Fleet(), wanted) {
+		t.Errorf("%d commands, the active document is %v", len(proposed.commands), f.view().Fleet())
+	}
+	lines := output.String()
+	for _, want := range []string{`action="apply fleet configuration"`, "segments=1", "secrets=1", "outcome=committed", "outcome=unchanged"} {
+		if !strings.Contains(lines, want) {
+			t.Errorf("no %s in\n%s", want, lines)
+		}
+	}
+	if strings.Contains(lines, goodSecret) {
+		t.Error("the log holds a secret")
+	}
+}
+
+func TestApplyFleetConfigRefusals(t *testing.T) {
+	f := newFleet(t)
+	before := f.view()
+	operator := f.operator(t)
+	topology := &slimcppb.Topology{Segments: []*slimcppb.Segment{mesh()}}
+	for _, c := range []struct {
+		config *slimcppb.FleetConfig
+		want   string
+	}{
+		{nil, "config must not be empty"},
+		{&slimcppb.FleetConfig{}, `registration_auth "": accepted are "none", "shared_secret" and "spire"`},
+		{
+			&slimcppb.FleetConfig{RegistrationAuth: "none", Secrets: []*slimcppb.GroupSecret{secretOf("a", goodSecret)}},
+			`secrets: accepted only with registration_auth "shared_secret"`,
+		},
+		{
+			&slimcppb.FleetConfig{RegistrationAuth: "shared_secret", Topology: topology},
+			"secrets: at least one is needed beside a topology, since operators cannot add groups then",
+		},
+		{
+			&slimcppb.FleetConfig{RegistrationAuth: "shared_secret", Secrets: []*slimcppb.GroupSecret{secretOf("", goodSecret)}},
+			"secrets: group must not be empty",
+		},
+		{
+			&slimcppb.FleetConfig{RegistrationAuth: "shared_secret", Secrets: []*slimcppb.GroupSecret{secretOf("*", goodSecret)}},
+			`malformed id: group "*" is reserved`,
+		},
+		{
+			&slimcppb.FleetConfig{RegistrationAuth: "shared_secret", Secrets: []*slimcppb.GroupSecret{secretOf("a", "short-one")}},
+			"secret of group 'a' is too short: at least 32 bytes are accepted",
+		},
+	} {
+		_, err := operator.ApplyFleetConfig(t.Context(), &slimcppb.ApplyFleetConfigRequest{Config: c.config})
+		wantStatus(t, err, codes.InvalidArgument, c.want)
+	}
+	if !proto.Equal(before.Fleet(), f.view().Fleet()) {
+		t.Error("a refused document took effect")
+	}
+	options := f.options()
+	options.Proposer = &proposer{fleet: f, err: &cluster.UnknownOutcomeError{Cause: context.Canceled}}
+	_, err := dial(t, options).ApplyFleetConfig(t.Context(), &slimcppb.ApplyFleetConfigRequest{
+		Config: &slimcppb.FleetConfig{RegistrationAuth: "none"},
+	})
+	wantStatus(t, err, codes.Unknown, "outcome unknown, the command may or may not take effect: context canceled")
+}

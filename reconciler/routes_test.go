@@ -1,0 +1,300 @@
+package reconciler_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/slim-cp/slim-cp/dataplane"
+	"github.com/slim-cp/slim-cp/fsm"
+	controllerpb "github.com/slim-cp/slim-cp/proto/controller/v1"
+	dataplanepb "github.com/slim-cp/slim-cp/proto/dataplane/v1"
+	"github.com/slim-cp/slim-cp/southbound"
+	"github.com/slim-cp/slim-cp/test/world"
+)
+
+// arrivals is how often a message from a node to a name arrives at another node.
+func arrivals(t *testing.T, w *world.World, from string, name *dataplanepb.Name, at string) int {
+	t.Helper()
+	delivery, err := w.Network.Deliver(from, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return delivery.Arrived[at]
+}
+
+// Node b set routes over its incoming link, and then lost and found its stream:
+// it can no longer delete them.
+func ghosts(t *testing.T, w *world.World) (a, b *dataplane.Node) {
+	a, b = w.Join("a", "n", world.NoExternal), w.Join("b", "n")
+	a.Announce(world.Name("x"))
+	w.Join("c", "n")
+	w.Settle()
+	b.CloseStream()
+	w.Settle()
+	if link := w.Link("a", "b"); link.SourceNode != a.ID() {
+		t.Fatalf("link is from %s", link.SourceNode)
+	}
+	return a, b
+}
+
+func TestGhostOfANameThatIsGone(t *testing.T) {
+	world.Run(t, noSweep(world.Options{}), func(t *testing.T, w *world.World) {
+		a, b := ghosts(t, w)
+		before := w.Link("a", "b").ID
+		a.Withdraw(world.Name("x"))
+		time.Sleep(5 * time.Second)
+		if left := w.Network.Leftovers(); len(left) > 0 {
+			t.Errorf("left are %v", left)
+		}
+		if now := w.Link("a", "b").ID; now == before {
+			t.Error("the link was not made anew, which alone removes the route")
+		}
+		w.Settle()
+
+		// Names that come and go must not cut the traffic again and again.
+		a.Announce(world.Name("y"))
+		w.Converge()
+		b.CloseStream()
+		w.Converge()
+		before = w.Link("a", "b").ID
+		a.Withdraw(world.Name("y"))
+		time.Sleep(time.Minute)
+		if now := w.Link("a", "b").ID; now != before {
+			t.Error("the link was made anew twice within five minutes")
+		}
+		w.Settle()
+	})
+}
+
+func TestGhostOfANameThatHasMoved(t *testing.T) {
+	world.Run(t, noSweep(world.Options{}), func(t *testing.T, w *world.World) {
+		a, _ := ghosts(t, w)
+		x := world.Name("x")
+		w.Network.Node("c/n").Announce(x)
+		a.Withdraw(x)
+		w.Eventually("the name is reached at its new place", 10*time.Second, func() error {
+			if at := arrivals(t, w, "b/n", x, "c/n"); at != 1 {
+				return fmt.Errorf("%d arrivals", at)
+			}
+			for route := range world.Routes(w.Network.Node("b/n")) {
+				if strings.HasSuffix(route, w.Link("a", "b").ID) {
+					return fmt.Errorf("route %s", route)
+				}
+			}
+			return nil
+		})
+		w.Settle()
+	})
+}
+
+// Routes of the session before a leader change can be deleted: no link must be
+// made anew for them.
+func TestLeaderChangeMakesNoGhosts(t *testing.T) {
+	world.Run(t, noSweep(world.Options{}), func(t *testing.T, w *world.World) {
+		a := w.Join("a", "n", world.NoExternal)
+		w.Join("b", "n")
+		w.Settle()
+		a.Announce(world.Name("x"))
+		w.Settle()
+		id := w.Link("a", "b").ID
+		w.Resign()
+		w.Lead()
+		w.Settle()
+		a.Withdraw(world.Name("x"))
+		w.Settle()
+		if now := w.Link("a", "b").ID; now != id {
+			t.Error("the link was made anew")
+		}
+	})
+}
+
+// A node that withdraws a name forgets the routes that it holds for it.
+func TestWithdrawalOfANameThatTheNodeAlsoRoutes(t *testing.T) {
+	world.Run(t, noSweep(world.Options{}), func(t *testing.T, w *world.World) {
+		x := world.Name("x")
+		a, b := w.Join("a", "n"), w.Join("b", "n")
+		c := w.Join("c", "n")
+		a.Announce(x)
+		b.Announce(x)
+		w.Settle()
+		b.Withdraw(x)
+		w.Settle()
+		if at := arrivals(t, w, "b/n", x, "a/n"); at != 1 {
+			t.Errorf("%d arrivals at the other announcer", at)
+		}
+		c.Announce(x)
+		a.Withdraw(x)
+		w.Settle()
+		c.Withdraw(x)
+		w.Settle()
+	})
+}
+
+// refuse makes a node refuse routes of a name.
+func refuse(w *world.World, nodeID string, name *dataplanepb.Name, text string) {
+	w.Taps.Set(func(call *southbound.Call) func(*southbound.Answer) {
+		if call.NodeID != nodeID || call.Command == nil {
+			return nil
+		}
+		command := proto.CloneOf(call.Command)
+		var refused []*controllerpb.RouteAck
+		command.RoutesToSet = nil
+		for _, route := range call.Command.GetRoutesToSet() {
+			if world.Key(route.GetName()) == world.Key(name) {
+				refused = append(refused, &controllerpb.RouteAck{Route: route, ErrorMsg: text})
+			} else {
+				command.RoutesToSet = append(command.RoutesToSet, route)
+			}
+		}
+		call.Command = command
+		return func(answer *southbound.Answer) {
+			if answer.Ack != nil {
+				answer.Ack.RoutesStatus = append(answer.Ack.RoutesStatus, refused...)
+			}
+		}
+	})
+}
+
+func routeAt(w *world.World, nodeID string, name *dataplanepb.Name) (fsm.Route, error) {
+	for route := range w.View().Routes(fsm.RouteFilter{Source: nodeID}) {
+		if route.Name == world.Key(name) {
+			return route, nil
+		}
+	}
+	return fsm.Route{}, errors.New("no such route")
+}
+
+func TestRefusedRoute(t *testing.T) {
+	world.Run(t, noSweep(world.Options{}), func(t *testing.T, w *world.World) {
+		a, b := w.Join("a", "n"), w.Join("b", "n")
+		w.Settle()
+		bad, good := world.Name("bad"), world.Name("good")
+		refuse(w, b.ID(), bad, "datapath says no")
+		w.Taps.Record()
+		a.Announce(bad)
+		a.Announce(good)
+		w.Eventually("the refusal is shown", 5*time.Second, func() error {
+			route, err := routeAt(w, b.ID(), bad)
+			if err == nil && (route.Status != fsm.RouteFailed || route.Message != "datapath says no") {
+				return fmt.Errorf("route is %d (%s)", route.Status, route.Message)
+			}
+			return err
+		})
+		if route, err := routeAt(w, b.ID(), good); err != nil || route.Status != fsm.RouteApplied {
+			t.Errorf("the other route is %+v, %v", route, err)
+		}
+		time.Sleep(time.Second)
+		w.Taps.Set(nil)
+		w.Settle()
+	})
+}
+
+func TestRefusedRouteIsGivenUpUntilTheNextEvent(t *testing.T) {
+	options := noSweep(world.Options{})
+	options.Reconciler.MaxRequeues = 3
+	world.Run(t, options, func(t *testing.T, w *world.World) {
+		a, b := w.Join("a", "n"), w.Join("b", "n")
+		w.Settle()
+		bad := world.Name("bad")
+		refuse(w, b.ID(), bad, "datapath says no")
+		w.Taps.Record()
+		start := time.Now()
+		a.Announce(bad)
+		time.Sleep(time.Hour)
+		var tries []string
+		for _, push := range w.Taps.Pushes(b.ID()) {
+			if push.Command != nil {
+				tries = append(tries, push.At.Sub(start).Round(100*time.Millisecond).String())
+			}
+		}
+		if got := strings.Join(tries, " "); got != "0s 200ms 600ms 1.4s" {
+			t.Errorf("the route was tried at %s", got)
+		}
+		w.Taps.Set(nil)
+		b.CloseStream()
+		w.Settle()
+	})
+}
+
+func TestBackOffAfterRequestsThatFail(t *testing.T) {
+	world.Run(t, noSweep(world.Options{}), func(t *testing.T, w *world.World) {
+		a, b := w.Join("a", "n"), w.Join("b", "n")
+		w.Settle()
+		w.Taps.Set(func(call *southbound.Call) func(*southbound.Answer) {
+			if call.NodeID != b.ID() {
+				return nil
+			}
+			return func(answer *southbound.Answer) { *answer = southbound.Answer{Err: southbound.ErrQueueFull} }
+		})
+		w.Taps.Record()
+		a.Announce(world.Name("x"))
+		time.Sleep(2 * time.Hour)
+		var gaps []string
+		var last time.Time
+		count := 0
+		for _, push := range w.Taps.Pushes(b.ID()) {
+			if !push.Connections && push.Command == nil {
+				continue // the second of a pair
+			}
+			if count++; count > 1 {
+				gaps = append(gaps, push.At.Sub(last).Round(10*time.Millisecond).String())
+			}
+			last = push.At
+		}
+		want := "200ms 400ms 800ms 1.6s 3.2s 6.4s 12.8s" + strings.Repeat(" 30s", 8)
+		if got := strings.Join(gaps, " "); got != want {
+			t.Errorf("waits are\n%s, expected\n%s", got, want)
+		}
+		w.Taps.Set(nil)
+		b.CloseStream()
+		w.Settle()
+	})
+}
+
+func TestCommandsAreBounded(t *testing.T) {
+	longName := func(i int) *dataplanepb.Name {
+		return dataplane.InstanceName(strings.Repeat("o", 1000), strings.Repeat("n", 1000), fmt.Sprintf("%01000d", i))
+	}
+	shortName := func(i int) *dataplanepb.Name { return world.Name(fmt.Sprint(i)) }
+	for _, test := range []struct {
+		what    string
+		name    func(int) *dataplanepb.Name
+		names   int
+		atLeast int // commands
+	}{
+		{"by their routes", shortName, 2500, 3},
+		{"by their size", longName, 1100, 2},
+	} {
+		t.Run(test.what, func(t *testing.T) {
+			world.Run(t, world.Options{}, func(t *testing.T, w *world.World) {
+				a, b := w.AddNode("a", "n"), w.Join("b", "n")
+				for i := range test.names {
+					a.Announce(test.name(i))
+				}
+				w.Taps.Record()
+				w.Start(a)
+				w.Converge()
+				commands := 0
+				for _, command := range w.Taps.Commands(b.ID()) {
+					routes, size := len(command.GetRoutesToSet()), proto.Size(command)
+					if routes > southbound.MaxCommandRoutes || size > southbound.MaxCommandBytes {
+						t.Errorf("a command has %d routes and %d bytes", routes, size)
+					}
+					if routes > 0 {
+						commands++
+					}
+				}
+				if commands < test.atLeast {
+					t.Errorf("the routes were set in %d commands", commands)
+				}
+				a.Kill()
+				w.Converge()
+			})
+		})
+	}
+}

@@ -1,0 +1,31 @@
+package southbound
+
+import (
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// While the reader is held up the node drops what it cannot queue: that is no
+// pause of the node's.
+func TestBurstThatIsHeldUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var told atomic.Int32
+		b := newBurst(func() { told.Add(1) })
+		for range burstMessages + 1 {
+			b.begin()
+			time.Sleep(10 * burstQuiet)
+			b.end()
+		}
+		synctest.Wait()
+		if told.Load() != 0 {
+			t.Error("told before it was over")
+		}
+		time.Sleep(burstQuiet)
+		synctest.Wait()
+		if told.Load() != 1 {
+			t.Errorf("told %d times", told.Load())
+		}
+	})
+}

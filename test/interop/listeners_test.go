@@ -1,0 +1,85 @@
+//go:build interop
+
+package interop_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/slim-cp/slim-cp/test/observer"
+	"github.com/slim-cp/slim-cp/test/process"
+)
+
+func TestScenario20TwoListenersOfEachKindShowTheSame(t *testing.T) {
+	t.Parallel()
+	listeners := process.Listeners{
+		Northbound: []string{process.Loopback(process.FreePort(t)), process.Loopback(process.FreePort(t))},
+		Southbound: []string{process.Loopback(process.FreePort(t)), process.Loopback(process.FreePort(t))},
+	}
+	replica := process.StartReplicaOn(t, binaries, listeners, replicaConfig(t, mesh))
+	l := &lab{Replica: replica, Observer: observer.Dial(t, listeners.Northbound[0])}
+	other := observer.Dial(t, listeners.Northbound[1])
+	a, b := l.spec(t, "a", "node-a"), l.spec(t, "b", "node-b")
+	a.controlPlane, b.controlPlane = listeners.Southbound[0], listeners.Southbound[1]
+	nodes := l.start(t, a, b)
+	l.WaitLink(t, "a", "b")
+	one, two := startApp(t, nodes[0], alice), startApp(t, nodes[1], bob)
+	l.wantRouted(t, nodes[0], nodes[1], bob)
+	l.wantRouted(t, nodes[1], nodes[0], alice)
+	converse(t, one, two, "hello")
+	if first, second := lists(t, l.Observer), lists(t, other); !slices.Equal(first, second) {
+		t.Errorf("one northbound listener shows\n%s\nthe other\n%s", strings.Join(first, "\n"), strings.Join(second, "\n"))
+	}
+}
+
+func TestScenario20SameEndpointTwiceIsRefused(t *testing.T) {
+	t.Parallel()
+	twice := process.Loopback(process.FreePort(t))
+	for name, listeners := range map[string]process.Listeners{
+		"northbound": {Northbound: []string{twice, twice}, Southbound: []string{process.Loopback(process.FreePort(t))}},
+		"southbound": {Northbound: []string{process.Loopback(process.FreePort(t))}, Southbound: []string{twice, twice}},
+		"one each":   {Northbound: []string{twice}, Southbound: []string{twice}},
+	} {
+		file := filepath.Join(t.TempDir(), "slim-cp.yaml")
+		if err := os.WriteFile(file, []byte(listeners.YAML()+replicaConfig(t, mesh)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		code, _, stderr := process.Run(t, process.Spec{Name: "slim-cp", Path: binaries.Path("slim-cp"), Args: []string{"serve", "-c", file}}, process.ReplicaStop)
+		if code == 0 || !strings.Contains(stderr, twice) {
+			t.Errorf("%s: exit code %d, and no word of %s in: %s", name, code, twice, stderr)
+		}
+	}
+}
+
+// lists returns a line for each node, link and route, sorted.
+func lists(t *testing.T, o *observer.Observer) []string {
+	t.Helper()
+	nodes, err := o.Nodes(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	links, err := o.Links(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	routes, err := o.Routes(t.Context(), "", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lines []string
+	for _, node := range nodes {
+		lines = append(lines, fmt.Sprintf("%s %v", node.GetId(), node.GetStatus()))
+	}
+	for _, link := range links {
+		lines = append(lines, fmt.Sprintf("%s %s %s %v", link.GetLinkId(), link.GetSourceNodeId(), link.GetDestNodeId(), link.GetStatus()))
+	}
+	for _, route := range routes {
+		lines = append(lines, fmt.Sprintf("%s %s %s %v", route.GetSourceNodeId(), route.GetDestNodeId(), observer.NameOf(route.GetName()), route.GetStatus()))
+	}
+	slices.Sort(lines)
+	return lines
+}

@@ -1,0 +1,117 @@
+//go:build interop
+
+package interop_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	controlplanepb "github.com/slim-cp/slim-cp/proto/controlplane/v1"
+	"github.com/slim-cp/slim-cp/test/observer"
+)
+
+const (
+	crowdSize = 10_000
+	// auditWithin bounds the time from a node's last word about its names to the
+	// lists that show them all: of a crowd the node itself drops a part.
+	auditWithin = 10 * time.Second
+)
+
+// A node that registers with 10,000 names, and one that announces as many at
+// once, are served completely, though the node drops announcements, and the
+// withdrawals likewise.
+func TestScenario21CrowdOfNames(t *testing.T) {
+	l := startLab(t, mesh)
+	b := l.start(t, behindRelay(t, l, l.spec(t, "b", "node-b")))[0]
+
+	// The node's data plane serves applications before it has a control plane.
+	spec := l.spec(t, "a", "node-a")
+	relayed := newRelay(t, l.Southbound)
+	spec.relay, spec.controlPlane = relayed, relayed.endpoint
+	a := launchNode(t, spec)
+	crowd := startApp(t, a, carol)
+	crowd.do(t, fmt.Sprintf("announce %s %d", carol, crowdSize-1))
+	relayed.serve(t)
+	a.waitReady(t)
+	l.WaitLink(t, "a", "b", observer.From(a.fullID()))
+	l.wantCrowd(t, a, b, crowdSize)
+	settled := residentMemory(t, l.Pid())
+	crowd.Kill(t)
+	l.wantCrowd(t, a, b, 0)
+
+	for range 2 {
+		crowd = startApp(t, a, carol)
+		crowd.do(t, fmt.Sprintf("announce %s %d", carol, crowdSize-1))
+		l.wantCrowd(t, a, b, crowdSize)
+		crowd.leave(t)
+		l.wantCrowd(t, a, b, 0)
+	}
+	after := residentMemory(t, l.Pid())
+	t.Logf("resident memory: %d KiB with the first crowd, %d KiB at last", settled, after)
+	for _, n := range []*node{a, b} {
+		if largest := n.relay.largest.Load(); largest > messageLimit {
+			t.Errorf("a message of %d bytes went to or from %s, more than %d", largest, n.fullID(), messageLimit)
+		}
+	}
+}
+
+// wantCrowd waits until exactly so many names are announced on a node, routed
+// from another, and held by that.
+func (l *lab) wantCrowd(t *testing.T, on, from *node, count int) {
+	t.Helper()
+	observer.Eventually(t, fmt.Sprintf("%d names on %s", count, on.fullID()), func(ctx context.Context) error {
+		for _, source := range []string{observer.AnyNode, from.fullID()} {
+			routes, err := l.Routes(ctx, source, on.fullID())
+			if err != nil {
+				return err
+			}
+			live := map[controlplanepb.RouteStatus]int{}
+			for _, route := range routes {
+				if !observer.Deleted(route) {
+					live[route.GetStatus()]++
+				}
+			}
+			if applied := live[controlplanepb.RouteStatus_ROUTE_STATUS_APPLIED]; applied != count || len(live) > 1 || count == 0 && len(live) > 0 {
+				return fmt.Errorf("from %s: %v, want %d applied", source, live, count)
+			}
+		}
+		return nil
+	})
+	if took := time.Since(time.Unix(0, on.relay.lastAnnounced.Load())); took > auditWithin {
+		t.Errorf("%d names took %v from the node's last word, want at most %v", count, took, auditWithin)
+	} else {
+		t.Logf("%d names took %v from the node's last word", count, took)
+	}
+	observer.Eventually(t, fmt.Sprintf("%d names in the table of %s", count, from.fullID()), func(ctx context.Context) error {
+		entries, err := l.NodeRoutes(ctx, from.fullID())
+		if err == nil && len(entries) != count {
+			err = fmt.Errorf("it holds %d", len(entries))
+		}
+		return err
+	})
+}
+
+// residentMemory returns what a process has in memory, in KiB.
+func residentMemory(t *testing.T, pid int) int {
+	t.Helper()
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(status)) {
+		if value, ok := strings.CutPrefix(line, "VmRSS:"); ok {
+			kib, err := strconv.Atoi(strings.Fields(value)[0])
+			if err != nil {
+				t.Fatal(err)
+			}
+			return kib
+		}
+	}
+	t.Fatalf("no VmRSS in the status of process %d", pid)
+	return 0
+}

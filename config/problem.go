@@ -33,6 +33,9 @@ type Errors []Problem
 // Error returns one line per problem.
 func (e Errors) Error() string { return strings.Join(lines(e), "\n") }
 
+// Lines returns the problems, a line each.
+func (e Errors) Lines() []string { return lines(e) }
+
 func lines(problems []Problem) []string {
 	var list []string
 	for _, p := range problems {

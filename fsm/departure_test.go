@@ -10,6 +10,7 @@ func TestDepartureNeedsTheLastSessionAndNoOther(t *testing.T) {
 	first := h.register("a", "n1")
 	h.register("b", "n1")
 	h.refuse(departCommand("a/n1", first), ErrStale) // it has a session
+	h.refuse(departCommand("a/n1", SessionName{}), ErrStale)
 	h.refuse(departCommand("a/n9", first), ErrUnknownNode)
 	h.lose(first)
 	second := h.register("a", "n1")

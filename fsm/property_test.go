@@ -28,7 +28,7 @@ var (
 func (f *fleet) draw(t *rapid.T) *slimcppb.Command {
 	group := rapid.SampledFrom(testGroups).Draw(t, "group")
 	node := rapid.SampledFrom(testNodes).Draw(t, "node")
-	switch rapid.IntRange(0, 15).Draw(t, "command") {
+	switch rapid.IntRange(0, 18).Draw(t, "command") {
 	case 0, 1, 2:
 		return f.drawRegister(t, group, node)
 	case 3:
@@ -52,6 +52,12 @@ func (f *fleet) draw(t *rapid.T) *slimcppb.Command {
 		return f.drawObserved(t)
 	case 14:
 		return f.drawLeadersWork(t)
+	case 15:
+		return f.drawManagedTopology(t, group)
+	case 16:
+		return f.drawAudit(t)
+	case 17:
+		return f.drawMembership(t, group, node)
 	default:
 		return f.drawTopology(t)
 	}
@@ -104,6 +110,7 @@ func (f *fleet) drawAnnounce(t *rapid.T) *slimcppb.Command {
 			Name:     name.Proto(),
 			Withdraw: rapid.IntRange(0, 2).Draw(t, "withdraw") == 0,
 			Early:    rapid.IntRange(0, 5).Draw(t, "early") == 0,
+			Replay:   rapid.IntRange(0, 5).Draw(t, "replay") == 0,
 		})
 	}
 	return announceCommand(session, f.drawSequence(t, session), changes...)
@@ -165,12 +172,18 @@ func (f *fleet) drawObserved(t *rapid.T) *slimcppb.Command {
 		silent := rapid.Bool().Draw(t, "silent")
 		observed.Silent = &silent
 	}
+	if rapid.IntRange(0, 4).Draw(t, "drift") == 0 {
+		observed.DriftedLinks = []string{link.ID, f.drawLink(t).ID}
+	}
 	return &slimcppb.Command{Term: testTerm, Payload: &slimcppb.Command_Observed{Observed: observed}}
 }
 
 func (f *fleet) drawLeadersWork(t *rapid.T) *slimcppb.Command {
 	link := f.drawLink(t)
 	if rapid.Bool().Draw(t, "replace") {
+		if rapid.Bool().Draw(t, "by others") {
+			return f.drawReroute(t, link)
+		}
 		return &slimcppb.Command{Term: testTerm, Payload: &slimcppb.Command_ReplaceLink{ReplaceLink: &slimcppb.ReplaceLink{
 			LinkId: link.ID, Revision: link.SourceRevision, Reason: "test",
 		}}}
@@ -200,6 +213,12 @@ func (f *fleet) drawTopology(t *rapid.T) *slimcppb.Command {
 		},
 		func() *slimcppb.Command { return topologyCommand() },
 		func() *slimcppb.Command {
+			return topologyCommand(linksSegment("one", [2]string{"a", "b"}, [2]string{"b", "hub"}), linksSegment("two", [2]string{"c", "hub"}, [2]string{"a", "d"}))
+		},
+		func() *slimcppb.Command {
+			return topologyCommand(linksSegment("one-$group", [2]string{"hub", "$group"}), linksSegment("two-$group", [2]string{"a", "$group"}))
+		},
+		func() *slimcppb.Command {
 			return topologyCommand(linksSegment("one-$group", [2]string{"hub", "$group"}), linksSegment("two-$group", [2]string{"a", "$group"}))
 		},
 		func() *slimcppb.Command {
@@ -212,6 +231,77 @@ func (f *fleet) drawTopology(t *rapid.T) *slimcppb.Command {
 				linksSegment("3", [2]string{"hub", Wildcard}))
 		},
 	}).Draw(t, "topology")()
+}
+
+// drawReroute lets others make a link, or the same ones by a full state.
+func (f *fleet) drawReroute(t *rapid.T, link *Link) *slimcppb.Command {
+	command := replaceCommand(link)
+	replace := command.GetReplaceLink()
+	groups := []string{link.SourceGroup, link.DestGroup}
+	if rapid.Bool().Draw(t, "the other way") {
+		slices.Reverse(groups)
+	}
+	replace.SourceNodeId = NodeID(groups[0], rapid.SampledFrom(testNodes).Draw(t, "source"))
+	replace.DialledNodeId = NodeID(groups[1], rapid.SampledFrom(testNodes).Draw(t, "dialled"))
+	replace.FullState = rapid.IntRange(0, 3).Draw(t, "full state") == 0
+	return command
+}
+
+// drawManagedTopology draws work on the topology of the API, which is refused
+// while a file gives one.
+func (f *fleet) drawManagedTopology(t *rapid.T, group string) *slimcppb.Command {
+	segment := rapid.SampledFrom([]string{DefaultSegment, "one", "two"}).Draw(t, "segment")
+	peer := rapid.SampledFrom(testGroups).Draw(t, "peer")
+	switch rapid.IntRange(0, 5).Draw(t, "managed") {
+	case 0:
+		return &slimcppb.Command{Payload: &slimcppb.Command_AddSegment{AddSegment: &slimcppb.AddSegment{Name: segment}}}
+	case 1:
+		return &slimcppb.Command{Payload: &slimcppb.Command_RemoveSegment{RemoveSegment: &slimcppb.RemoveSegment{Name: segment}}}
+	case 2:
+		return &slimcppb.Command{Payload: &slimcppb.Command_RemoveEdge{RemoveEdge: &slimcppb.RemoveEdge{Segment: segment, GroupA: group, GroupB: peer}}}
+	default:
+		return &slimcppb.Command{Payload: &slimcppb.Command_AddEdge{AddEdge: &slimcppb.AddEdge{Segment: segment, GroupA: group, GroupB: peer}}}
+	}
+}
+
+// drawAudit draws what a connected node's own list says of any names.
+func (f *fleet) drawAudit(t *rapid.T) *slimcppb.Command {
+	node, ok := f.view().SessionNode(f.drawSession(t))
+	if !ok {
+		return observedCommand("nobody", SessionName{})
+	}
+	session, _ := node.CommandSession()
+	command := observedCommand(node.ID, session.Name)
+	audit := &slimcppb.Audit{Asked: rapid.Uint64Range(0, f.view().Index()).Draw(t, "asked")}
+	for _, app := range []string{"x", "y", "z"} {
+		name := appName(app, 0).Proto()
+		switch rapid.IntRange(0, 3).Draw(t, "found") {
+		case 0:
+			audit.Present = append(audit.Present, name)
+		case 1:
+			audit.Absent = append(audit.Absent, name)
+		case 2:
+			audit.Kept = append(audit.Kept, name)
+		}
+	}
+	command.GetObserved().Audit = audit
+	return command
+}
+
+func (f *fleet) drawMembership(t *rapid.T, group, node string) *slimcppb.Command {
+	switch rapid.IntRange(0, 4).Draw(t, "membership") {
+	case 0:
+		return &slimcppb.Command{Payload: &slimcppb.Command_AddGroup{AddGroup: &slimcppb.AddGroup{
+			Secret: &slimcppb.GroupSecret{Group: group, Secret: bytes.Repeat([]byte("s"), MinSecretBytes)},
+		}}}
+	case 1:
+		return &slimcppb.Command{Payload: &slimcppb.Command_RemoveGroup{RemoveGroup: &slimcppb.RemoveGroup{Group: group}}}
+	case 2:
+		config := &slimcppb.FleetConfig{RegistrationAuth: rapid.SampledFrom([]string{"none", SharedSecret}).Draw(t, "auth")}
+		return configCommand(config, "cp-1")
+	default:
+		return &slimcppb.Command{Term: testTerm, Payload: &slimcppb.Command_ExpireNodes{ExpireNodes: &slimcppb.ExpireNodes{NodeIds: []string{NodeID(group, node)}}}}
+	}
 }
 
 func newFleet(t tester) *fleet {

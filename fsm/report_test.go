@@ -85,6 +85,15 @@ func TestAReportedUnclaimedLinkIsClaimed(t *testing.T) {
 	h.check()
 }
 
+func TestALinkReportedAsOutgoingIsNotClaimed(t *testing.T) {
+	h := meshed(t)
+	h.register("a", "n1")
+	h.register("b", "n1")
+	link := h.between("a", "b")
+	h.register("a", "n2", outgoing(link))
+	equal(t, "link", *h.between("a", "b"), *link)
+}
+
 func TestAReportedLinkThatASiblingHoldsIsDisputed(t *testing.T) {
 	h, link := pairOfNodes(t)
 	changes := h.changesOf(func() { h.register("a", "n2", incoming(link)) })

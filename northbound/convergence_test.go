@@ -119,6 +119,22 @@ func TestConvergenceWaitsForDisputes(t *testing.T) {
 			"its end at node a/1 is disputed by node a/2; the connection list of node b/1 will tell")
 }
 
+// What a node refused for a link that another one holds now is nobody's failure.
+func TestConvergenceForgetsOldFailures(t *testing.T) {
+	f, link := twoGroups(t)
+	f.register("a/2")
+	f.claim("a/1", link)
+	f.announce("b/1", "app")
+	f.reconciled("a/1", nil, &slimcppb.RouteFailure{Name: appName("app"), LinkId: link.ID, Revision: f.index, Error: "refused"})
+	f.apply(&slimcppb.Command{Payload: &slimcppb.Command_Observed{Observed: &slimcppb.Observed{
+		NodeId: "b/1", Session: f.sessions["b/1"].name, Links: []*slimcppb.LinkObservation{{
+			LinkId: link.ID, Revision: f.link("a", "b").SourceRevision, Seen: &slimcppb.LinkObservation_Up{Up: "2"},
+		}},
+	}}})
+	f.reconciled("a/2", nil)
+	f.wantConvergence(t, &slimcppb.ConvergenceResponse{Nodes: 3, ConnectedNodes: 3, Links: 1, AppliedLinks: 1, Routes: 1, AppliedRoutes: 1})
+}
+
 func TestConvergenceIsBounded(t *testing.T) {
 	f := newFleet(t, star("hub"))
 	for i := range 150 {

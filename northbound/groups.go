@@ -52,10 +52,11 @@ func (s *Service) AddDomain(ctx context.Context, request *controlplanepb.AddDoma
 		subject: []any{"group", name},
 		// Looking first keeps the secret of a refused command out of the log.
 		judge: func(view *fsm.View) error {
-			if err := membershipManaged(view); err != nil {
-				return err
-			}
 			switch {
+			case view.ConfigManaged():
+				return fsm.ErrConfigManaged
+			case view.Fleet().GetRegistrationAuth() != fsm.SharedSecret:
+				return fsm.ErrNotSharedSecret
 			case name == "":
 				return argumentError("domain_name must not be empty")
 			case secret == "":
@@ -93,7 +94,7 @@ func (s *Service) RemoveDomain(ctx context.Context, request *controlplanepb.Remo
 				// Nodes without a group must not be taken for its members.
 				return argumentError("domain_name must not be empty")
 			}
-			return membershipManaged(view)
+			return nil
 		},
 		command: &slimcppb.Command{Payload: &slimcppb.Command_RemoveGroup{RemoveGroup: &slimcppb.RemoveGroup{Group: name}}},
 		texts:   map[error]string{fsm.ErrNotSharedSecret: "remove_domain is only supported in shared_secret auth mode"},
@@ -104,15 +105,4 @@ func (s *Service) RemoveDomain(ctx context.Context, request *controlplanepb.Remo
 // RemoveGroup is RemoveDomain under its older name.
 func (s *Service) RemoveGroup(ctx context.Context, request *controlplanepb.RemoveDomainRequest) (*controlplanepb.RemoveDomainResponse, error) {
 	return s.RemoveDomain(ctx, request)
-}
-
-// membershipManaged says whether operators may change who may register.
-func membershipManaged(view *fsm.View) error {
-	switch {
-	case view.ConfigManaged():
-		return fsm.ErrConfigManaged
-	case view.Fleet().GetRegistrationAuth() != fsm.SharedSecret:
-		return fsm.ErrNotSharedSecret
-	}
-	return nil
 }

@@ -83,7 +83,7 @@ func (l *leadership) tick(key string) {
 	case clockDoubts:
 		d.settleDoubts()
 	case clockMark:
-		d.markAll()
+		d.markAll(0) // the state has not changed
 		l.routes.Add(id)
 	}
 }

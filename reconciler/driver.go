@@ -31,7 +31,8 @@ type driver struct {
 	mu      sync.Mutex
 	stopped error
 	// minIndex is the lowest index of a view that this driver may compare with:
-	// it has seen the effect of its own proposals.
+	// one that has the effect of its own proposals, and the changes that it was
+	// marked for. A mark that is used up with an older view is lost.
 	minIndex uint64
 	begun    bool // the first command was taken over, or there is none
 	flight   *flight
@@ -110,20 +111,23 @@ func (d *driver) stop(why error) {
 	d.requests = nil
 }
 
-// mark makes the driver compare a name.
-func (d *driver) mark(name fsm.Name) {
+// mark makes the driver compare a name, in a view of that index or a later one.
+func (d *driver) mark(name fsm.Name, index uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.batch.mark(name)
 	d.marked = true
+	d.minIndex = max(d.minIndex, index)
 }
 
-// markAll makes the driver compare every name.
-func (d *driver) markAll() {
+// markAll makes the driver compare every name, in a view of that index or a
+// later one.
+func (d *driver) markAll(index uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.batch.markAll()
 	d.marked = true
+	d.minIndex = max(d.minIndex, index)
 }
 
 func (d *driver) takeMark() bool {

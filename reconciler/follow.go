@@ -47,14 +47,14 @@ func (l *leadership) followAll(view *fsm.View) {
 	for _, id := range gone {
 		l.followNode(id, view)
 	}
-	l.markAll()
+	l.markAll(view)
 }
 
-func (l *leadership) markAll() {
+func (l *leadership) markAll(view *fsm.View) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, d := range l.drivers {
-		d.markAll()
+		d.markAll(view.Index())
 	}
 }
 
@@ -63,12 +63,12 @@ func (l *leadership) followSome(changes fsm.Changes, view *fsm.View) {
 		l.followNode(id, view)
 	}
 	if changes.Trees {
-		l.markAll()
+		l.markAll(view)
 	}
 	for _, change := range changes.Links {
 		for _, id := range ends(change, view) {
 			if d, ok := l.driver(id); ok {
-				d.markAll()
+				d.markAll(view.Index())
 			}
 		}
 	}
@@ -81,7 +81,7 @@ func (l *leadership) followSome(changes fsm.Changes, view *fsm.View) {
 		for _, groups := range [][]string{change.GroupsBefore, after} {
 			for _, id := range carriers.of(groups) {
 				if d, ok := l.driver(id); ok {
-					d.mark(change.Name)
+					d.mark(change.Name, view.Index())
 				}
 			}
 		}

@@ -26,8 +26,9 @@ type ghostLog struct {
 
 func newGhostLog() *ghostLog { return &ghostLog{last: map[[2]string]time.Time{}} }
 
-// allow reports whether the link may be made anew now, and notes that it is.
-func (g *ghostLog) allow(link *fsm.Link, moved bool) bool {
+// allow returns how long it is until the link may be made anew; 0 is now, and is
+// noted.
+func (g *ghostLog) allow(link *fsm.Link, moved bool) time.Duration {
 	pair := [2]string{min(link.SourceGroup, link.DestGroup), max(link.SourceGroup, link.DestGroup)}
 	patience := ghostPatience
 	if moved {
@@ -35,9 +36,11 @@ func (g *ghostLog) allow(link *fsm.Link, moved bool) bool {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if last, ok := g.last[pair]; ok && time.Since(last) < patience {
-		return false
+	if last, ok := g.last[pair]; ok {
+		if wait := patience - time.Since(last); wait > 0 {
+			return wait
+		}
 	}
 	g.last[pair] = time.Now()
-	return true
+	return 0
 }

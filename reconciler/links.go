@@ -83,6 +83,9 @@ func (d *driver) due(view *fsm.View, link *fsm.Link) bool {
 	if !connected(view, link.DestGroup) {
 		return false // protocol C7; the group's next registration wakes us
 	}
+	if link.NeedsCredentials() && !d.l.endpointLives(view, link) {
+		return false
+	}
 	switch link.Status {
 	case fsm.LinkPending:
 		return true
@@ -102,6 +105,21 @@ func (d *driver) due(view *fsm.View, link *fsm.Link) bool {
 		return wait <= 0
 	}
 	return false
+}
+
+// endpointLives reports whether the node whose endpoint a link dials is there.
+// The dial of a full state cannot be bounded: to an address at which nobody
+// listens any more it would hold up its node for ever. A link to a node that is
+// gone for good is made anew.
+func (l *leadership) endpointLives(view *fsm.View, link *fsm.Link) bool {
+	node, ok := view.Node(link.EndpointNode)
+	if !ok || node.State != fsm.NodePresent {
+		if link.Status == fsm.LinkPending || link.Status == fsm.LinkFailed {
+			l.replaceLink(link, "the node that it dials has left", clockKey(clockSource, link.ID))
+		}
+		return false
+	}
+	return node.Connected() // its next registration wakes us
 }
 
 // dialDelay is the back-off of a link that failed: 1 s x 2^(failures-1), up to

@@ -26,7 +26,7 @@ var (
 
 const (
 	// The default run. A round is a world of its own with a seed of its own.
-	modelRounds   = 13
+	modelRounds   = 14
 	modelQuiesces = 4   // of a round
 	modelEvents   = 200 // before each of them
 	modelGroups   = 5
@@ -111,7 +111,11 @@ type member struct {
 	running  bool
 	stalled  bool
 	deaf     bool // loses claims
+	mute     bool // drops acknowledgements
 	refusing bool
+	// secure: other groups need their own credentials to dial it. Such a dial
+	// cannot be bounded, so it has to end well before the world can rest.
+	secure bool
 	names    map[string]bool
 	port     int
 }
@@ -129,11 +133,15 @@ func (m *model) populate() {
 			if i == 2 && g == 1 {
 				changes = append(changes, world.NoExternal)
 			}
+			secure := g == 4
+			if secure {
+				changes = append(changes, func(o *dataplane.NodeOptions) { o.TLSRequired = true })
+			}
 			if g == 3 {
 				changes = append(changes, func(o *dataplane.NodeOptions) { o.LocalApplications = true })
 			}
 			node := m.w.AddNode(fmt.Sprintf("g%d", g+1), fmt.Sprintf("n%d", i+1), changes...)
-			m.members = append(m.members, &member{node: node, names: map[string]bool{}})
+			m.members = append(m.members, &member{node: node, secure: secure, names: map[string]bool{}})
 		}
 	}
 }
@@ -183,8 +191,10 @@ var events = []event{
 	{"endpoint", 4, (*model).changeEndpoint},
 	{"stall", 5, (*model).stall},
 	{"lose claims", 5, (*model).loseClaims},
+	{"drop acknowledgements", 4, (*model).dropAcks},
 	{"refuse links", 4, (*model).refuse},
 	{"log stall", 3, (*model).stallLog},
+	{"outcome unknown", 4, (*model).forgetOutcome},
 	{"leader", 3, (*model).changeLeader},
 	{"restart", 3, (*model).restart},
 }
@@ -239,6 +249,18 @@ func isRunning(member *member) bool { return member.running }
 
 func isStopped(member *member) bool { return !member.running }
 
+// accept ends a member's refusal before its endpoint goes away. A node that was
+// told to dial with its own settings dials until it is accepted, and hears and
+// sees nothing else meanwhile: if the endpoint never comes back the node is lost,
+// and no control plane can help it.
+func (m *model) accept(member *member) {
+	if member.refusing {
+		member.refusing = false
+		member.node.RefuseConnections(false)
+		time.Sleep(1100 * time.Millisecond)
+	}
+}
+
 func (m *model) join() bool {
 	member, ok := m.pick(isStopped)
 	if !ok {
@@ -255,6 +277,7 @@ func (m *model) crash() bool {
 	if !ok {
 		return false
 	}
+	m.accept(member)
 	m.note("crash %s", member.node.ID())
 	member.node.Kill()
 	member.running = false
@@ -266,6 +289,7 @@ func (m *model) deregister() bool {
 	if !ok || m.stalled {
 		return false
 	}
+	m.accept(member)
 	m.note("deregister %s", member.node.ID())
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
@@ -350,10 +374,11 @@ func (m *model) changeTopology() {
 
 // changeEndpoint restarts a node's process with another address.
 func (m *model) changeEndpoint() bool {
-	member, ok := m.pick(isRunning)
+	member, ok := m.pick(func(member *member) bool { return member.running && !member.secure })
 	if !ok {
 		return false
 	}
+	m.accept(member)
 	m.note("endpoint of %s", member.node.ID())
 	member.node.Kill()
 	member.port++
@@ -385,6 +410,21 @@ func (m *model) loseClaims() bool {
 	member.deaf = !member.deaf
 	m.note("lose claims %s %v", member.node.ID(), member.deaf)
 	member.node.LoseClaims(member.deaf)
+	return true
+}
+
+func (m *model) dropAcks() bool {
+	member := m.members[m.random.IntN(len(m.members))]
+	member.mute = !member.mute
+	m.note("drop acknowledgements %s %v", member.node.ID(), member.mute)
+	member.node.DropAcks(member.mute)
+	return true
+}
+
+func (m *model) forgetOutcome() bool {
+	count := 1 + m.random.IntN(3)
+	m.note("outcome of %d proposals unknown", count)
+	m.w.Replica().Forget(count)
 	return true
 }
 
@@ -428,11 +468,17 @@ func (m *model) rest() {
 	m.note("rest")
 	m.stalled = false
 	m.w.Replica().Stall(false)
+	m.w.Replica().Forget(0)
 	for _, member := range m.members {
-		member.stalled, member.deaf, member.refusing = false, false, false
+		member.stalled, member.deaf, member.mute, member.refusing = false, false, false, false
 		member.node.Stall(false)
 		member.node.LoseClaims(false)
+		member.node.DropAcks(false)
 		member.node.RefuseConnections(false)
+		if member.secure && !member.running {
+			m.w.Start(member.node)
+			member.running = true
+		}
 	}
 	m.w.Settle()
 	m.note("at rest")

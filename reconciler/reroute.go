@@ -26,7 +26,7 @@ func (l *leadership) reroute(view *fsm.View, link *fsm.Link) {
 	case found:
 		command.SourceNodeId, command.DialledNodeId = source, dialled
 		l.Logger.Info("another way to make a link is tried", "link", link.ID, "source", source, "destination", dialled)
-	case !link.FullState:
+	case !link.FullState && l.endpointLives(view, link):
 		command.FullState = true
 		l.Logger.Info("a link is dialled with the node's own settings", "link", link.ID, "source", link.SourceNode)
 	default:

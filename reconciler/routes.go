@@ -195,7 +195,8 @@ func (d *driver) waits(linkID string) bool {
 // connection does. If the name lives elsewhere the route misleads messages and
 // must go now; if it is gone it does little harm.
 func (d *driver) exorcise(link *fsm.Link, moved bool) {
-	if !d.l.ghosts.allow(link, moved) {
+	if wait := d.l.ghosts.allow(link, moved); wait > 0 {
+		d.l.clocks.AddAfter(clockKey(clockMark, d.id), wait)
 		return
 	}
 	d.l.replaceLink(link, "a route over it can no longer be deleted", clockKey(clockMark, d.id))

@@ -18,10 +18,12 @@ func TestBurstThatIsHeldUp(t *testing.T) {
 			time.Sleep(10 * burstQuiet)
 			b.end()
 		}
-		synctest.Wait()
+		b.begin()
+		time.Sleep(10 * burstQuiet)
 		if told.Load() != 0 {
 			t.Error("told before it was over")
 		}
+		b.end()
 		time.Sleep(burstQuiet)
 		synctest.Wait()
 		if told.Load() != 1 {

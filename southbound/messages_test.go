@@ -236,6 +236,25 @@ func TestAnnouncementWithUnknownOutcomeIsMadeOnce(t *testing.T) {
 	})
 }
 
+func TestLastWordsKeepTheirNumber(t *testing.T) {
+	run(t, func(t *testing.T, r *rig) {
+		n := r.join("a", "n")
+		synctest.Wait()
+		r.replica.mu.Lock()
+		r.replica.forgetful = 1
+		r.replica.mu.Unlock()
+		n.announce("x")
+		synctest.Wait() // applied, and nobody knows
+		n.hangUp()
+		eventually(t, "the session ends", func() bool {
+			return len(accepted(r.replica, (*slimcppb.Command).GetSessionLost)) == 1
+		})
+		if said := accepted(r.replica, (*slimcppb.Command).GetAnnounce); len(said) != 1 {
+			t.Errorf("took effect: %v", said)
+		}
+	})
+}
+
 func TestEarlyWithdrawalsDoNotCount(t *testing.T) {
 	run(t, func(t *testing.T, r *rig) {
 		r.join("a", "n").announce("x")

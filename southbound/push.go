@@ -17,7 +17,11 @@ import (
 const KeepConfig = "{}"
 
 const (
-	connectTimeout  = 2 * time.Second
+	connectTimeout = 2 * time.Second
+	// requestTimeout bounds the wait for the first answer on a new connection: the
+	// kernel of a process that hangs takes connections on. It does not end the
+	// stream that the answer begins.
+	requestTimeout  = 3 * time.Second
 	connectInterval = 500 * time.Millisecond
 	connectAttempts = 2
 	// connectionType must be said: without it a node makes a connection of
@@ -52,6 +56,7 @@ type clientConfig struct {
 	ConnectionType string           `json:"connection_type"`
 	TLS            tlsConfig        `json:"tls"`
 	ConnectTimeout string           `json:"connect_timeout"`
+	RequestTimeout string           `json:"request_timeout"`
 	Backoff        backoffConfig    `json:"backoff"`
 	Keepalive      *keepaliveConfig `json:"keepalive,omitempty"`
 }
@@ -89,6 +94,7 @@ func ClientConfig(link *fsm.Link, enforced *slimcppb.EnforcedConnection) string 
 		ConnectionType: connectionType,
 		TLS:            tlsConfig{Insecure: !link.TLSRequired},
 		ConnectTimeout: durationString(connectTimeout),
+		RequestTimeout: durationString(requestTimeout),
 		Backoff: backoffConfig{
 			Type: "fixed_interval", Interval: durationString(connectInterval), MaxAttempts: connectAttempts,
 		},

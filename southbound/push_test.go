@@ -27,12 +27,12 @@ func TestConfigurationTexts(t *testing.T) {
 		{
 			"increment", southbound.ClientConfig(plain, nil),
 			`{"endpoint":"http://b.example:1","link_id":"link-1","connection_type":"remote","tls":{"insecure":true},` +
-				`"connect_timeout":"2s","backoff":{"type":"fixed_interval","interval":"500ms","max_attempts":2}}`,
+				`"connect_timeout":"2s","request_timeout":"3s","backoff":{"type":"fixed_interval","interval":"500ms","max_attempts":2}}`,
 		},
 		{
 			"increment, enforced", southbound.ClientConfig(secure, enforced),
 			`{"endpoint":"https://b.example:1","link_id":"link-1","connection_type":"remote","tls":{"insecure":false},` +
-				`"connect_timeout":"90s","backoff":{"type":"fixed_interval","interval":"1500ms","max_attempts":2},` +
+				`"connect_timeout":"90s","request_timeout":"3s","backoff":{"type":"fixed_interval","interval":"1500ms","max_attempts":2},` +
 				`"keepalive":{"tcp_keepalive":"1m","http2_keepalive":"45s","timeout":"0s","keep_alive_while_idle":false}}`,
 		},
 		{

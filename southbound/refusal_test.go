@@ -111,9 +111,13 @@ func TestNodeThatWasTurnedAwayIsAnsweredInTime(t *testing.T) {
 		if code := n.end(); code != codes.Unavailable {
 			t.Errorf("stream ended with %s", code)
 		}
-		if _, success := r.ask(proven("a", "n", token(t, secretOfA, "a", "n", 0))); !success {
-			t.Error("the node is refused when it is back")
+		r.replica.setLeader(false) // it was let in: no leader need say so again
+		back, success := r.ask(proven("a", "n", token(t, secretOfA, "a", "n", 0)))
+		if !success {
+			t.Fatal("the node is refused when it is back")
 		}
+		back.answer(back.next())
+		r.replica.setLeader(true)
 		eventually(t, "only its new session is left", func() bool {
 			known, _ := r.replica.store.View().Node("a/n")
 			return len(known.Sessions) == 1
@@ -188,6 +192,13 @@ func TestLongReport(t *testing.T) {
 		registered := r.registrations()[2]
 		if size := proto.Size(registered); size+64<<10 > cluster.MaxCommandBytes {
 			t.Errorf("the command has %d bytes, its details aside", size)
+		}
+		once := map[string]bool{}
+		for _, link := range registered.GetLinks() {
+			once[link.GetLinkId()] = true
+		}
+		if len(once) != len(registered.GetLinks()) {
+			t.Errorf("%d links are told as %d", len(once), len(registered.GetLinks()))
 		}
 		eventually(t, "the last link of the report is up", func() bool {
 			link, _ := r.replica.store.View().Link(id)

@@ -292,7 +292,7 @@ func TestQuarantine(t *testing.T) {
 }
 
 func TestFullQuarantineHoldsHeadersBack(t *testing.T) {
-	run(t, func(t *testing.T, r *rig) {
+	run(t, func(_ *testing.T, r *rig) {
 		r.replica.setLeader(false)
 		for range 100 {
 			bad := r.open(true)

@@ -283,6 +283,7 @@ func (st *stream) awaitCommitted(turnedAway bool) error {
 	select {
 	case <-st.committed:
 		st.service.forgetTurnedAway(st.registration.nodeID)
+		st.claimRest()
 		return nil
 	case reason := <-st.refused:
 		return st.sayRefused(reason)

@@ -10,8 +10,6 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/slim-cp/slim-cp/cmd/operator/fleetconfig"
-	"github.com/slim-cp/slim-cp/config"
 	controlplanepb "github.com/slim-cp/slim-cp/proto/controlplane/v1"
 	"github.com/slim-cp/slim-cp/proto/slimcp/v1"
 )
@@ -39,28 +37,40 @@ func TestRefusedChange(t *testing.T) {
 // TestUnknownOutcome: a change that may have been made has its own exit code,
 // whether the control plane says so or nobody can.
 func TestUnknownOutcome(t *testing.T) {
+	const enough = "20s"
 	for name, c := range map[string]struct {
 		prepare func(server *stub, stop func())
+		timeout string
 		want    int
 		text    string
 	}{
 		"the leader went away": {
-			func(server *stub, _ func()) {
-				server.fail = status.Error(codes.Unknown, "outcome unknown: leadership lost")
-			},
-			ExitUnknownOutcome, "UNKNOWN: outcome unknown: leadership lost (the change may or may not have been made",
+			func(server *stub, _ func()) { server.fail = status.Error(codes.Unknown, "outcome unknown: leadership lost") },
+			enough, ExitUnknownOutcome, "UNKNOWN: outcome unknown: leadership lost (the change may or may not have been made",
 		},
-		"no answer in time":   {func(server *stub, _ func()) { server.hang = true }, ExitUnknownOutcome, "DEADLINE_EXCEEDED"},
-		"the server crashed":  {func(server *stub, stop func()) { server.during = func() { go stop(); server.hang = true } }, ExitUnknownOutcome, "UNAVAILABLE"},
-		"the server has none": {func(server *stub, _ func()) { server.fail = status.Error(codes.Unavailable, "no leader") }, ExitFailed, "UNAVAILABLE: no leader\n"},
-		"nobody listens":      {func(_ *stub, stop func()) { stop() }, ExitFailed, "connection refused"},
+		"no answer in time": {
+			func(server *stub, _ func()) { server.hang = true },
+			"1s", ExitUnknownOutcome, "DEADLINE_EXCEEDED",
+		},
+		"the server crashed": {
+			func(server *stub, stop func()) { server.hang, server.during = true, func() { go stop() } },
+			enough, ExitUnknownOutcome, "UNAVAILABLE",
+		},
+		"there is no leader": {
+			func(server *stub, _ func()) { server.fail = status.Error(codes.Unavailable, "no leader") },
+			enough, ExitFailed, "UNAVAILABLE: no leader\n",
+		},
+		"nobody listens": {
+			func(_ *stub, stop func()) { stop() },
+			enough, ExitFailed, "connection refused",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			isolate(t)
 			server := &stub{}
 			address, stop := serveUntil(t, server)
 			c.prepare(server, stop)
-			got := run(t, Options{}, "segment", "add", "x", "--timeout", "300ms", "--server", address)
+			got := run(t, Options{}, "segment", "add", "x", "--timeout", c.timeout, "--server", address)
 			if got.code != c.want || got.stdout != "" {
 				t.Errorf("exit code %d, stdout %q, want %d and nothing", got.code, got.stdout, c.want)
 			}
@@ -180,24 +190,5 @@ func TestTopologyApplyRefusesTheFile(t *testing.T) {
 	got := run(t, Options{}, "topology", "apply", "-c", filepath.Join(home, "none"), "--server", "127.0.0.1:1")
 	if got.code != ExitFailed || !strings.Contains(got.stderr, "no such file") {
 		t.Errorf("exit code %d, %s", got.code, got.stderr)
-	}
-}
-
-// TestFleetConfigIsTheSameEachTime: replicas compare documents.
-func TestFleetConfigIsTheSameEachTime(t *testing.T) {
-	settings := config.Default()
-	settings.RegistrationAuth.Type = config.RegistrationSharedSecret
-	settings.RegistrationAuth.Secrets = map[string]config.Secret{}
-	for _, group := range strings.Fields("m a z b y c x d") {
-		settings.RegistrationAuth.Secrets[group] = config.Secret("secret of " + group)
-	}
-	want := fleetconfig.FromSettings(settings)
-	if want.GetRegistrationAuth() != "shared_secret" || len(want.GetSecrets()) != 8 || string(want.GetSecrets()[0].GetSecret()) != "secret of a" {
-		t.Errorf("converted to %v", want)
-	}
-	for range 10 {
-		if got := fleetconfig.FromSettings(settings); !proto.Equal(got, want) {
-			t.Fatalf("converted to\n%v\nand\n%v", want, got)
-		}
 	}
 }

@@ -25,7 +25,8 @@ const (
 )
 
 // Execute runs the command that the arguments name and returns the program's
-// exit code. An error is written as one line to the root's error stream.
+// exit code. An error is written as one line to the root's error stream; one that
+// has several problems to tell (a method Lines) as a line each.
 func Execute(ctx context.Context, root *cobra.Command) int {
 	root.SilenceErrors = true
 	root.SilenceUsage = true
@@ -41,8 +42,18 @@ func Execute(ctx context.Context, root *cobra.Command) int {
 		// come before the command runs and have no type to tell them by.
 		err = &usageError{err}
 	}
-	fmt.Fprintln(root.ErrOrStderr(), "Error: "+oneLine(err.Error()))
+	for _, line := range errorLines(err) {
+		fmt.Fprintln(root.ErrOrStderr(), "Error: "+oneLine(line))
+	}
 	return ExitCode(err)
+}
+
+func errorLines(err error) []string {
+	var several interface{ Lines() []string }
+	if errors.As(err, &several) {
+		return several.Lines()
+	}
+	return []string{err.Error()}
 }
 
 // ExitCode returns the exit code that an error stands for: ExitDone for nil,

@@ -83,11 +83,12 @@ func (t *tree) status(command *cobra.Command, wait bool) error {
 type look func(context.Context) (*slimcppb.ConvergenceResponse, error)
 
 // waiting returns a look that looks until all is converged or the context ends.
-// Then it returns the last answer, or an error if none ever came. A replica may
-// be unavailable meanwhile: leaders change.
+// Then it returns the last answer, or if none ever came the last error from
+// before the end. A replica may be unavailable meanwhile: leaders change.
 func waiting(once look) look {
 	return func(ctx context.Context) (*slimcppb.ConvergenceResponse, error) {
 		var last *slimcppb.ConvergenceResponse
+		var problem error
 		for pause := askAgain; ; pause = min(pause*3/2, askAgainMost) {
 			bounded, cancel := context.WithTimeout(ctx, oneLook)
 			answer, err := once(bounded)
@@ -97,13 +98,14 @@ func waiting(once look) look {
 				last = answer
 			case ctx.Err() == nil && !passing(err):
 				return nil, err
-			case ctx.Err() != nil && last == nil:
-				return nil, err
+			case ctx.Err() == nil || problem == nil:
+				problem = err
 			}
-			if last.GetConverged() || !sleep(ctx, pause) {
-				if last == nil {
-					return nil, err
-				}
+			switch {
+			case !last.GetConverged() && sleep(ctx, pause):
+			case last == nil:
+				return nil, problem
+			default:
 				return last, nil
 			}
 		}

@@ -1,11 +1,16 @@
 package operator
 
 import (
+	"context"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/slim-cp/slim-cp/proto/slimcp/v1"
 )
 
 const (
@@ -39,37 +44,66 @@ func TestStatusWaits(t *testing.T) {
 
 func TestStatusGivesUp(t *testing.T) {
 	isolate(t)
-	server := &stub{unconverged: 1 << 30}
-	got := run(t, Options{}, "status", "--wait", "--timeout", "300ms", "--server", serve(t, server))
-	if got.code != ExitNotConverged || got.stdout != missingText || server.calls() < 2 {
-		t.Errorf("exit code %d after %d calls, stdout\n%s", got.code, server.calls(), got.stdout)
+	got := run(t, Options{}, "status", "--wait", "--timeout", "2s", "--server", serve(t, &stub{unconverged: 1 << 30}))
+	if got.code != ExitNotConverged || got.stdout != missingText {
+		t.Errorf("exit code %d, stdout\n%s", got.code, got.stdout)
 	}
-	checkErrorLine(t, got.stderr, "Error: not converged within 300ms\n")
+	checkErrorLine(t, got.stderr, "Error: not converged within 2s\n")
 }
 
-// A wait outlives a change of leaders, but not an error that will stay.
-func TestStatusWaitsForALeader(t *testing.T) {
+func TestStatusWaitsForNoErrorThatStays(t *testing.T) {
 	isolate(t)
-	server := &stub{fail: status.Error(codes.Unavailable, "no leader")}
-	server.during = func() {
-		server.mu.Lock()
-		defer server.mu.Unlock()
-		if len(server.methods) == 3 {
-			server.fail = nil
-		}
-	}
-	address := serve(t, server)
-	if got := run(t, Options{}, "status", "--wait", "--server", address); got.code != ExitDone || server.calls() != 3 {
-		t.Errorf("exit code %d after %d calls: %s", got.code, server.calls(), got.stderr)
-	}
-	server = &stub{fail: status.Error(codes.Unimplemented, "unknown service")}
+	server := &stub{fail: status.Error(codes.Unimplemented, "unknown service")}
 	got := run(t, Options{}, "status", "--wait", "--server", serve(t, server))
 	if got.code != ExitFailed || server.calls() != 1 || !strings.Contains(got.stderr, "UNIMPLEMENTED") {
 		t.Errorf("exit code %d after %d calls: %s", got.code, server.calls(), got.stderr)
 	}
-	server = &stub{fail: status.Error(codes.Unavailable, "no leader")}
-	got = run(t, Options{}, "status", "--wait", "--timeout", "200ms", "--server", serve(t, server))
-	if got.code != ExitFailed || !strings.Contains(got.stderr, "no leader") {
-		t.Errorf("exit code %d: %s", got.code, got.stderr)
+}
+
+// TestWaiting: what a wait of a minute returns, and after how many looks.
+func TestWaiting(t *testing.T) {
+	var (
+		missing   = &slimcppb.ConvergenceResponse{Index: 1}
+		converged = &slimcppb.ConvergenceResponse{Index: 2, Converged: true}
+		noLeader  = status.Error(codes.Unavailable, "no leader")
+	)
+	hang := func(ctx context.Context) (*slimcppb.ConvergenceResponse, error) {
+		<-ctx.Done()
+		return nil, status.FromContextError(ctx.Err()).Err()
+	}
+	answer := func(answer *slimcppb.ConvergenceResponse, err error) look {
+		return func(context.Context) (*slimcppb.ConvergenceResponse, error) { return answer, err }
+	}
+	for name, c := range map[string]struct {
+		looks    []look // the last one is repeated
+		want     *slimcppb.ConvergenceResponse
+		wantCode codes.Code
+		least    int
+		most     int
+	}{
+		"at once":                 {looks: []look{answer(converged, nil)}, want: converged, least: 1, most: 1},
+		"a new leader":            {looks: []look{answer(nil, noLeader), answer(missing, nil), answer(nil, noLeader), answer(converged, nil)}, want: converged, least: 4, most: 4},
+		"a replica that hangs":    {looks: []look{hang, answer(converged, nil)}, want: converged, least: 2, most: 2},
+		"never":                   {looks: []look{answer(missing, nil)}, want: missing, least: 30, most: 60},
+		"lost after an answer":    {looks: []look{answer(missing, nil), answer(nil, noLeader)}, want: missing, least: 30, most: 60},
+		"no leader, then silence": {looks: []look{answer(nil, noLeader), hang}, wantCode: codes.DeadlineExceeded, least: 5, most: 20},
+		"no leader":               {looks: []look{answer(nil, noLeader)}, wantCode: codes.Unavailable, least: 30, most: 60},
+		"another error":           {looks: []look{answer(missing, nil), answer(nil, status.Error(codes.Internal, ""))}, wantCode: codes.Internal, least: 2, most: 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				looks := 0
+				got, err := waiting(func(ctx context.Context) (*slimcppb.ConvergenceResponse, error) {
+					next := c.looks[min(looks, len(c.looks)-1)]
+					looks++
+					return next(ctx)
+				})(ctx)
+				if got != c.want || status.Code(err) != c.wantCode || looks < c.least || looks > c.most {
+					t.Errorf("%v, %v after %d looks; want %v, %v after %d to %d", got, err, looks, c.want, c.wantCode, c.least, c.most)
+				}
+			})
+		})
 	}
 }

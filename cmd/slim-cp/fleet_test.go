@@ -34,6 +34,7 @@ type replicatedState struct {
 }
 
 func newState(t *testing.T) *replicatedState {
+	t.Helper()
 	s := &replicatedState{t: t, store: fsm.New()}
 	s.apply(&slimcppb.Command{Payload: &slimcppb.Command_InitCluster{InitCluster: &slimcppb.InitCluster{ClusterId: "test"}}})
 	return s

@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"time"
 
@@ -81,11 +80,7 @@ func load(file string) (*config.Config, error) {
 		return nil, err
 	}
 	if problems := settings.Unserved(); len(problems) > 0 {
-		lines := make([]string, 0, len(problems))
-		for _, problem := range problems {
-			lines = append(lines, problem.String())
-		}
-		return nil, errors.New(strings.Join(lines, "\n"))
+		return nil, config.Errors(problems)
 	}
 	return settings, nil
 }

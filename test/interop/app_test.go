@@ -72,18 +72,18 @@ func parseEvent(line process.Line) (event, bool) {
 // do gives the application a command and waits until it is done.
 func (a *app) do(t *testing.T, command string) {
 	t.Helper()
-	if err := a.try(t, command); err != nil {
+	if err := a.try(t, command, appAnswer); err != nil {
 		t.Fatal(err)
 	}
 }
 
 // try gives the application a command, which may fail.
-func (a *app) try(t *testing.T, command string) error {
+func (a *app) try(t *testing.T, command string, within time.Duration) error {
 	t.Helper()
 	a.commands++
 	id := strconv.Itoa(a.commands)
 	a.WriteLine(t, id+" "+command)
-	answer := a.waitEvent(t, "answer to "+command, appAnswer, func(e event) bool { return e.Command == id })
+	answer := a.waitEvent(t, "answer to "+command, within, func(e event) bool { return e.Command == id })
 	if answer.Event != "done" {
 		return fmt.Errorf("application %s: %s: %s", a.name, command, answer.Error)
 	}

@@ -28,13 +28,15 @@ const (
 )
 
 // relay stands on the control stream between one real node and the replica. It
-// says there what a node never says by itself, that it leaves; the rest it
-// passes on and measures.
+// says there what a node never says by itself, that it leaves, and can keep the
+// node from its control plane; the rest it passes on and measures.
 type relay struct {
 	controllerpb.UnimplementedControllerServiceServer
 	endpoint string
 	replica  controllerpb.ControllerServiceClient
 	answered chan struct{} // gets a value when the farewell is answered
+	server   *grpc.Server  // nil while the node is refused
+	served   chan error    // gets the server's end
 
 	largest       atomic.Int64 // size of the largest message of either direction
 	lastAnnounced atomic.Int64 // when the node last announced or withdrew names, in Unix nanoseconds
@@ -50,16 +52,7 @@ type relayed struct {
 	up      grpc.BidiStreamingClient[controllerpb.ControlMessage, controllerpb.ControlMessage]
 }
 
-// startRelay makes a relay that nodes can reach.
 func startRelay(t *testing.T, southbound string) *relay {
-	t.Helper()
-	r := newRelay(t, southbound)
-	r.serve(t)
-	return r
-}
-
-// newRelay makes a relay that refuses connections until it serves.
-func newRelay(t *testing.T, southbound string) *relay {
 	t.Helper()
 	connection, err := grpc.NewClient("passthrough:///"+southbound,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -67,34 +60,46 @@ func newRelay(t *testing.T, southbound string) *relay {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := connection.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return &relay{
+	r := &relay{
 		endpoint: process.Loopback(process.FreePort(t)),
 		replica:  controllerpb.NewControllerServiceClient(connection),
 		answered: make(chan struct{}, 1),
 	}
+	r.serve(t)
+	t.Cleanup(func() {
+		r.refuse(t)
+		if err := connection.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return r
 }
 
+// serve lets the node connect.
 func (r *relay) serve(t *testing.T) {
 	t.Helper()
 	listener, err := net.Listen("tcp", r.endpoint)
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := grpc.NewServer(grpc.MaxRecvMsgSize(relayLimit))
+	server, served := grpc.NewServer(grpc.MaxRecvMsgSize(relayLimit)), make(chan error, 1)
 	controllerpb.RegisterControllerServiceServer(server, r)
-	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
-	t.Cleanup(func() {
-		server.Stop()
-		if err := <-served; err != nil {
-			t.Error(err)
-		}
-	})
+	r.server, r.served = server, served
+}
+
+// refuse ends the node's stream and refuses its connections until the relay
+// serves again.
+func (r *relay) refuse(t *testing.T) {
+	t.Helper()
+	if r.server == nil {
+		return
+	}
+	r.server.Stop()
+	r.server = nil
+	if err := <-r.served; err != nil {
+		t.Error(err)
+	}
 }
 
 // OpenControlChannel passes one stream on.

@@ -33,7 +33,7 @@ func TestScenario14SegmentsKeepSpokesApart(t *testing.T) {
 	converse(t, center, one, "hello spoke-a")
 	converse(t, center, other, "hello spoke-b")
 
-	if err := other.try(t, "send "+alice+" hello neighbour"); err == nil || one.received("hello neighbour") > 0 {
+	if err := other.try(t, "send "+alice+" hello neighbour", appAnswer); err == nil || one.received("hello neighbour") > 0 {
 		t.Error("a message went from spoke to spoke")
 	}
 	for _, apart := range []struct {

@@ -116,9 +116,10 @@ func TestAnOlderSessionWithdrawsNothing(t *testing.T) {
 	newer := h.register("a", "n1")
 	x, y := appName("x", 1), appName("y", 1)
 	h.announce(older, x, y)
-	h.say(newer, replaying(x)...)
-	h.withdraw(older, x)
+	h.announce(newer, x)
+	changes := h.changesOf(func() { h.withdraw(older, x) })
 	expectAnnouncers(t, h, x, "a/n1")
+	equal(t, "doubts", len(changes.Doubts), 0)
 	// What only the older one said it may take back, and so may the newer one.
 	h.withdraw(older, y)
 	expectAnnouncers(t, h, y)

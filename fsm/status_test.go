@@ -124,6 +124,36 @@ func TestAGroupThatChangesPathsHasAllRoutesConfirmedAnew(t *testing.T) {
 	h.expectStatus("a/n1", "d/n1", name, RoutePending)
 }
 
+// A path may change to a link that stands and a name that is known since long: what
+// the node confirmed before does not count for the new route.
+func TestANewPathOverOldLinksIsConfirmedAnew(t *testing.T) {
+	ring := [][2]string{{"a", "b"}, {"a", "c"}, {"b", "d"}, {"c", "d"}}
+	for what, change := range map[string]func(h *history, sessions map[string]SessionName){
+		"an edge goes": func(h *history, _ map[string]SessionName) {
+			h.must(topologyCommand(linksSegment(DefaultSegment, slices.Delete(slices.Clone(ring), 2, 3)...)))
+		},
+		"a group goes": func(h *history, sessions map[string]SessionName) { h.depart("b/n1", sessions["b"]) },
+	} {
+		t.Run(what, func(t *testing.T) {
+			h := newHistory(t)
+			h.must(topologyCommand(linksSegment(DefaultSegment, ring...)))
+			sessions := h.fleetOf("a", "b", "c", "d")
+			x := appName("x", 1)
+			h.announce(sessions["d"], x)
+			h.confirm("a/n1", "b/n1", "c/n1")
+			equal(t, "path before", h.forwards("a/n1", x), []string{"b"})
+			link := *h.between("a", "c")
+			changes := h.changesOf(func() { change(h, sessions) })
+			equal(t, "trees changed", changes.Trees, true)
+			equal(t, "path", h.forwards("a/n1", x), []string{"c"})
+			equal(t, "link", *h.between("a", "c"), link)
+			h.expectStatus("a/n1", "d/n1", x, RoutePending)
+			h.confirm("a/n1")
+			h.expectStatus("a/n1", "d/n1", x, RouteApplied)
+		})
+	}
+}
+
 func TestARefusedRouteIsFailed(t *testing.T) {
 	x, y := appName("x", 1), appName("y", 1)
 	h, sessions := routed(t, x, y)

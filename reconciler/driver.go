@@ -55,8 +55,10 @@ type driver struct {
 	routeAttempts int
 	silent        bool
 	hunted        time.Time // sources of leftover connections were looked for
-	silenceUntold bool      // the log did not take it yet
-	requests      []*listRequest
+	// silenceUntold: the log did not take it yet; tellingSilence: it is under way.
+	silenceUntold  bool
+	tellingSilence bool
+	requests       []*listRequest
 }
 
 // routeKey is a route of the node.

@@ -27,21 +27,23 @@ type linkPlan struct {
 	gone []string
 }
 
-func (p *linkPlan) empty() bool { return len(p.deletes)+len(p.creates)+len(p.gone) == 0 }
-
 // reconcileLinks sends the next difference between the links that the node dialled
 // and those that it should have dialled. Called with the lock held and the slot
 // free.
 func (d *driver) reconcileLinks(view *fsm.View, node *fsm.Node) {
 	plan := d.planLinks(view, node)
+	// Only in an increment can a dial be bounded, so what fits into one goes first
+	// and what needs credentials follows alone.
+	var secure []*fsm.Link
+	plan.creates, secure = splitLinks(plan.creates)
 	switch {
-	case plan.empty():
-	case len(plan.deletes)+len(plan.creates) == 0:
-		d.linksReconciled(nil, plan.gone)
-	case needCredentials(plan.creates):
-		d.sendFullState(view, node, plan)
-	default:
+	case len(plan.deletes)+len(plan.creates) > 0:
 		d.sendLinks(view, plan)
+	case len(secure) > 0:
+		plan.creates = secure
+		d.sendFullState(view, node, plan)
+	case len(plan.gone) > 0:
+		d.linksReconciled(nil, plan.gone)
 	}
 }
 
@@ -161,8 +163,17 @@ func (d *driver) superfluous(view *fsm.View) []string {
 	return ids
 }
 
-func needCredentials(links []*fsm.Link) bool {
-	return slices.ContainsFunc(links, (*fsm.Link).NeedsCredentials)
+// splitLinks tells links that can be dialled by an increment from those that
+// need a full state.
+func splitLinks(links []*fsm.Link) (plain, secure []*fsm.Link) {
+	for _, link := range links {
+		if link.NeedsCredentials() {
+			secure = append(secure, link)
+		} else {
+			plain = append(plain, link)
+		}
+	}
+	return plain, secure
 }
 
 func (d *driver) sendLinks(view *fsm.View, plan linkPlan) {

@@ -51,18 +51,26 @@ func (d *driver) setSilent(silent bool) {
 	d.tellSilence()
 }
 
-// tellSilence puts into the log whether the node answers, as it is now.
+// tellSilence puts into the log whether the node answers, as it is now. One such
+// proposal is out at a time: two could be applied in the wrong order.
 func (d *driver) tellSilence() {
-	d.silenceUntold = false
+	if d.tellingSilence {
+		return
+	}
+	d.tellingSilence, d.silenceUntold = true, false
 	silent := d.silent
 	d.l.outbox.send(outgoing{command: d.observed(&slimcppb.Observed{Silent: &silent}), done: func(result fsm.Result, err error) {
-		if err == nil || result.Err != nil {
-			return
-		}
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		d.silenceUntold = true
-		d.l.clocks.AddAfter(clockKey(clockSilence, d.id), insistDelay)
+		d.tellingSilence = false
+		switch {
+		case d.stopped != nil:
+		case err != nil && result.Err == nil:
+			d.silenceUntold = true
+			d.l.clocks.AddAfter(clockKey(clockSilence, d.id), insistDelay)
+		case d.silent != silent:
+			d.tellSilence()
+		}
 	}})
 }
 

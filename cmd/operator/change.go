@@ -40,10 +40,18 @@ type callProgress struct {
 	sent, answered atomic.Bool
 }
 
-// unknown reports whether a failed call may have had its effect: it was sent and
-// no answer came, or the answer says so.
+// unknown reports whether a failed call may have had its effect: it was sent, and
+// no answer came or the answer leaves it open. The server's own word that time is
+// up may cross with ours, and says no more.
 func (p *callProgress) unknown(err error) bool {
-	return p.sent.Load() && (!p.answered.Load() || status.Code(err) == codes.Unknown)
+	if !p.sent.Load() {
+		return false
+	}
+	switch status.Code(err) {
+	case codes.Unknown, codes.DeadlineExceeded, codes.Canceled:
+		return true
+	}
+	return !p.answered.Load()
 }
 
 // HandleRPC is called by gRPC.

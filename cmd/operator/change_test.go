@@ -45,12 +45,18 @@ func TestUnknownOutcome(t *testing.T) {
 		text    string
 	}{
 		"the leader went away": {
-			func(server *stub, _ func()) { server.fail = status.Error(codes.Unknown, "outcome unknown: leadership lost") },
+			func(server *stub, _ func()) {
+				server.fail = status.Error(codes.Unknown, "outcome unknown: leadership lost")
+			},
 			enough, ExitUnknownOutcome, "UNKNOWN: outcome unknown: leadership lost (the change may or may not have been made",
 		},
 		"no answer in time": {
 			func(server *stub, _ func()) { server.hang = true },
 			"1s", ExitUnknownOutcome, "DEADLINE_EXCEEDED",
+		},
+		"the server's time was up first": {
+			func(server *stub, _ func()) { server.fail = status.Error(codes.DeadlineExceeded, "too late") },
+			enough, ExitUnknownOutcome, "DEADLINE_EXCEEDED: too late",
 		},
 		"the server crashed": {
 			func(server *stub, stop func()) { server.hang, server.during = true, func() { go stop() } },

@@ -1,5 +1,5 @@
-// Command slimctl asks a control plane for its state, with the commands, flags
-// and tables of the upstream tool of that name.
+// Command slimctl asks a control plane for its state and changes it, with the
+// commands, flags and tables of the upstream tool of that name.
 package main
 
 import (
@@ -26,7 +26,7 @@ func main() {
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "slimctl",
-		Short: "Ask a SLIM control plane",
+		Short: "Ask and change a SLIM control plane",
 	}
 	controller := &cobra.Command{
 		Use:     "controller",

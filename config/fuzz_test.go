@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -41,8 +42,8 @@ func FuzzParse(f *testing.F) {
 }
 
 func checkErrors(t *testing.T, err error) {
-	problems, ok := err.(Errors)
-	if !ok || len(problems) == 0 {
+	var problems Errors
+	if !errors.As(err, &problems) || len(problems) == 0 {
 		t.Fatalf("%T: %v", err, err)
 	}
 	for _, p := range problems {

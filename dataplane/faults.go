@@ -1,6 +1,10 @@
 package dataplane
 
-import "fmt"
+import (
+	"fmt"
+	"maps"
+	"slices"
+)
 
 // SetEndpoints gives a stopped node other endpoints, as a changed configuration
 // does; ErrRunning if its process runs.
@@ -41,4 +45,26 @@ func (w *Network) Break(linkID string) bool {
 		}
 	}
 	return broken
+}
+
+// Doubled lists the routes over links that a node was told to set twice on one
+// connection: one of the two can never be deleted.
+func (w *Network) Doubled() []Leftover {
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	var doubled []Leftover
+	for _, id := range slices.Sorted(maps.Keys(w.datapaths)) {
+		d := w.datapaths[id]
+		if !d.running {
+			continue
+		}
+		for _, e := range d.table.sorted() {
+			for i, r := range e.records { // those of one connection are neighbours
+				if r.port.view.Type == remote && i > 0 && e.records[i-1].port == r.port {
+					doubled = append(doubled, Leftover{Node: id, Name: FormatName(e.name)})
+				}
+			}
+		}
+	}
+	return doubled
 }

@@ -3,7 +3,6 @@ package fsm
 import (
 	"bytes"
 	"fmt"
-	"testing"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -182,16 +181,6 @@ func reencode(t tester, logged Batch) Batch {
 		t.Fatalf("unmarshal: %v", err)
 	}
 	return Batch{Index: logged.Index, Term: logged.Term, Entry: entry}
-}
-
-// theLink returns the one live link of two groups.
-func theLink(t testing.TB, view *View, a, b string) *Link {
-	t.Helper()
-	link, ok := view.LinkBetween(a, b)
-	if !ok {
-		t.Fatalf("no link %s~%s", a, b)
-	}
-	return link
 }
 
 func routeRows(view *View, filter RouteFilter) []string {

@@ -175,6 +175,9 @@ func (a *applier) removeGroup(command *slimcppb.RemoveGroup) Result {
 		return Result{Err: err}
 	}
 	group := command.GetGroup()
+	if group == "" {
+		return Result{Err: fmt.Errorf("%w: group is empty", ErrInvalid)} // nodes without a group are in none
+	}
 	a.secrets.delete(&Secret{Group: group})
 	a.dropFileSecret(group)
 	for _, id := range slices.Collect(a.Members(group)) {

@@ -144,7 +144,7 @@ func TestATombstoneNeverBlocksAnAnnouncement(t *testing.T) {
 	if len(tombstones(h)) != 0 {
 		t.Error("an announced name has a tombstone")
 	}
-	if after.Revision <= buried[0].Revision || !(after.Announcers[0].First.Compare(before.Announcers[0].First) > 0) {
+	if after.Revision <= buried[0].Revision || after.Announcers[0].First.Compare(before.Announcers[0].First) <= 0 {
 		t.Errorf("revision %d, first announced at %v", after.Revision, after.Announcers[0].First)
 	}
 	// A purge that was decided before comes too late.

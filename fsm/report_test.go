@@ -61,9 +61,9 @@ func TestAnIncomingLinkThatIsReportedStands(t *testing.T) {
 }
 
 func TestADialledIncomingLinkThatIsNotReportedIsDown(t *testing.T) {
-	h, link := pairOfNodes(t)
+	h, _ := pairOfNodes(t)
 	h.register("b", "n1")
-	link = h.between("a", "b")
+	link := h.between("a", "b")
 	h.must(reconciledCommand("b/n1", h.commandSession("b/n1"), 0, dialled(link)))
 	equal(t, "status", h.between("a", "b").Status, LinkConnecting)
 	h.register("a", "n1")

@@ -268,7 +268,10 @@ func TestLeadershipLostWithWorkUnderWay(t *testing.T) {
 				time.Sleep(delay)
 				w.Network.Node("a/n1").Withdraw(world.Name("app-a"))
 				w.Resign()
-				w.Network.Node("b/n1").CloseStream()
+				// A real node that is cut off while it registers is lost.
+				if b := w.Network.Node("b/n1"); b.Phase() == dataplane.Registered {
+					b.CloseStream()
+				}
 				w.Lead()
 				w.Settle()
 			})

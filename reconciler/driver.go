@@ -35,8 +35,10 @@ type driver struct {
 	// marked for. A mark that is used up with an older view is lost.
 	minIndex uint64
 	begun    bool // the first command was taken over, or there is none
-	flight   *flight
-	mirror   *mirror
+	// continued: the stream was another session's before.
+	continued bool
+	flight    *flight
+	mirror    *mirror
 
 	listsWanted       bool // both lists
 	connectionsWanted bool // the connections at least
@@ -52,6 +54,7 @@ type driver struct {
 	held     map[string]time.Time // links whose routes wait, and until when
 	// attempts and routeAttempts count failures in a row, for the back-off.
 	attempts      int
+	pausedUntil   time.Time // nothing but operators' requests before
 	routeAttempts int
 	silent        bool
 	hunted        time.Time // sources of leftover connections were looked for
@@ -199,6 +202,8 @@ func (d *driver) look(what look) {
 	case len(d.requests) > 0:
 		d.note(what)
 		d.serve()
+	case time.Now().Before(d.pausedUntil):
+		d.requeue(what, time.Until(d.pausedUntil))
 	case d.listsWanted, d.connectionsWanted:
 		d.note(what)
 		d.askLists()
@@ -230,7 +235,8 @@ func (d *driver) requeue(what look, delay time.Duration) {
 func (d *driver) begin() bool {
 	first, ok := d.l.Nodes.FirstCommand(d.session.Name)
 	if !ok {
-		d.begun = d.session.Resumed // the stream answered its first command long ago
+		// The stream answered its first command long ago, or is not ready yet.
+		d.begun, d.continued = d.session.Resumed, d.session.Resumed
 		return d.begun
 	}
 	d.begun = true
@@ -327,7 +333,9 @@ func (d *driver) backOff(what look) {
 		d.attempts = 0
 		return
 	}
-	d.requeue(what, retryDelay(d.l.BaseRetryDelay, d.attempts))
+	delay := retryDelay(d.l.BaseRetryDelay, d.attempts)
+	d.pausedUntil = time.Now().Add(delay)
+	d.requeue(what, delay)
 }
 
 // retryDelay is base x 2^(attempt-1), and 30 s from the eighth attempt on.

@@ -1,6 +1,8 @@
 package reconciler
 
 import (
+	"unique"
+
 	"google.golang.org/protobuf/proto"
 
 	"github.com/slim-cp/slim-cp/fsm"
@@ -59,7 +61,7 @@ func (d *driver) fullState(view *fsm.View, node *fsm.Node, dial []*fsm.Link) *co
 	size, left := proto.Size(command), 0
 	for record := range view.Names() {
 		for link := range fan.Links(record) {
-			if link.Status != fsm.LinkApplied {
+			if link.Status != fsm.LinkApplied || !d.mirror.repeat(link.ID, unique.Make(record.Name)) {
 				continue
 			}
 			route := southbound.Route(record.Name, link.ID)

@@ -31,7 +31,7 @@ type linkPlan struct {
 // and those that it should have dialled. Called with the lock held and the slot
 // free.
 func (d *driver) reconcileLinks(view *fsm.View, node *fsm.Node) {
-	plan := d.planLinks(view, node)
+	plan := d.planLinks(view)
 	// Only in an increment can a dial be bounded, so what fits into one goes first
 	// and what needs credentials follows alone.
 	var secure []*fsm.Link
@@ -47,7 +47,7 @@ func (d *driver) reconcileLinks(view *fsm.View, node *fsm.Node) {
 	}
 }
 
-func (d *driver) planLinks(view *fsm.View, node *fsm.Node) linkPlan {
+func (d *driver) planLinks(view *fsm.View) linkPlan {
 	var plan linkPlan
 	var unproven []*fsm.Link
 	for link := range view.LinksOf(d.id) {

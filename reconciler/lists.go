@@ -70,9 +70,7 @@ func (d *driver) askLists() {
 
 // knowledge is what a view says of the links in the node's lists.
 func (d *driver) knowledge(view *fsm.View) knowledge {
-	// A session that this leadership found is like one that goes on: which of its
-	// routes cannot be deleted the node says when it is asked to.
-	known := knowledge{resumed: d.session.Resumed || d.session.RegisteredAt.Before(d.l.started)}
+	known := knowledge{forgotten: func(linkID string, name fsm.Name) bool { return d.forgotten(view, linkID, name) }}
 	known.revision = func(linkID string) uint64 {
 		if link, ok := view.Link(linkID); ok {
 			return link.RevisionAt(d.id)
@@ -88,6 +86,23 @@ func (d *driver) knowledge(view *fsm.View) knowledge {
 		return ""
 	}
 	return known
+}
+
+// forgotten judges a route over an incoming connection that is there when the
+// node is first listed: set before the stream began, it can no longer be deleted
+// (protocol N6). A session that this leadership found may have set some itself:
+// those that were not wanted before it began. Where this errs the node tells when
+// it is asked to delete the route.
+func (d *driver) forgotten(view *fsm.View, linkID string, name fsm.Name) bool {
+	switch {
+	case d.continued:
+		return false
+	case !d.session.RegisteredAt.Before(d.l.started):
+		return true
+	}
+	link, linked := view.Link(linkID)
+	record, announced := view.NameRecord(name)
+	return linked && announced && max(link.RevisionAt(d.id), record.Revision) < d.session.Epoch
 }
 
 // connectionsListed takes the node's connections alone: enough to see which

@@ -38,6 +38,12 @@ type heldLink struct {
 type heldRoute struct {
 	// ghost routes cannot be deleted any more (protocol N6).
 	ghost bool
+	// found: it was there before the driver was, which does not know whether the
+	// node can still delete it.
+	found bool
+	// repeated: a full state set it although it was found, so there may be two, and
+	// an acknowledged deletion proves nothing.
+	repeated bool
 }
 
 func newMirror() *mirror { return &mirror{links: map[string]*heldLink{}} }
@@ -61,6 +67,22 @@ func (m *mirror) holds(linkID string, name nameHandle) bool {
 	return ok
 }
 
+// repeat notes that a full state is about to set a route, and reports whether it
+// may. A route that the node has forgotten it would set a second time, and then
+// could delete only one of the two.
+func (m *mirror) repeat(linkID string, name nameHandle) bool {
+	held, ok := m.links[linkID]
+	if !ok {
+		return true
+	}
+	route, ok := held.routes[name]
+	if ok && route.found {
+		route.repeated = true
+		held.routes[name] = route
+	}
+	return !route.ghost
+}
+
 // forget notes that the node sent a withdrawal of a name: it can no longer
 // delete its routes of that name, on any link (protocol N6).
 func (m *mirror) forget(name nameHandle) {
@@ -78,14 +100,12 @@ type knowledge struct {
 	// peer is the own id of the node that should be at the other end, empty if
 	// that is not known.
 	peer func(linkID string) string
-	// resumed: the session goes on on the stream of an older one.
-	resumed bool
+	// forgotten reports whether a route over an incoming connection that is there
+	// when the node is first listed was set before its stream began.
+	forgotten func(linkID string, name fsm.Name) bool
 }
 
-// load replaces the mirror by the node's own lists. Routes over an incoming
-// connection that are there before we set any were set before this session, so
-// the node has forgotten how to delete them (protocol N6); a resumed session is
-// the same stream as before, which has forgotten nothing.
+// load replaces the mirror by the node's own lists.
 //
 // It returns the ids of links over which routes have gone that the mirror knew,
 // though the connection is the same.
@@ -168,11 +188,15 @@ func (m *mirror) loadRoutes(fresh map[string]*heldLink, routes []*controllerpb.R
 			if !ok || held.connection != connection.GetId() {
 				continue
 			}
-			ghost := !held.outgoing && !m.listed && !known.resumed
-			if before, ok := m.links[connection.GetLinkId()]; ok && before.routes[handle].ghost {
-				ghost = true
+			var route heldRoute
+			if before, ok := m.links[connection.GetLinkId()]; ok {
+				route = before.routes[handle]
 			}
-			held.routes[handle] = heldRoute{ghost: ghost}
+			if !m.listed {
+				route.found = true
+				route.ghost = !held.outgoing && known.forgotten(connection.GetLinkId(), name)
+			}
+			held.routes[handle] = route
 		}
 	}
 }

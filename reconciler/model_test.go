@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/slim-cp/slim-cp/dataplane"
@@ -116,8 +117,8 @@ type member struct {
 	// secure: other groups need their own credentials to dial it. Such a dial
 	// cannot be bounded, so it has to end well before the world can rest.
 	secure bool
-	names    map[string]bool
-	port     int
+	names  map[string]bool
+	port   int
 }
 
 func (m *model) note(format string, args ...any) {
@@ -314,6 +315,7 @@ func (m *model) reconnect() bool {
 // cut breaks a node's stream if it is registered: a real node that is cut off
 // before is lost for good, whatever the control plane does (protocol A1).
 func (m *model) cut(member *member) {
+	synctest.Wait() // or it may be about to connect anew
 	if member.node.Phase() == dataplane.Registered {
 		member.node.CloseStream()
 	}

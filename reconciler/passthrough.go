@@ -14,7 +14,7 @@ import (
 // It is shorter than clients' own deadlines, so that they get an answer.
 const passThroughTimeout = 10 * time.Second
 
-// ErrNotConnected: the node has no session.
+// ErrNotConnected is the error of a request to a node that has no session.
 var ErrNotConnected = fmt.Errorf("node is not connected: %w", southbound.ErrNoSession)
 
 // BusyError says that a node has not answered the command before an operator's

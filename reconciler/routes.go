@@ -127,7 +127,9 @@ func (d *driver) nextStep(view *fsm.View, node *fsm.Node, fan fsm.Fan) step {
 	size := 0
 	for i, name := range d.batch.rest() {
 		deletes, sets := d.compare(view, node, fan, name)
-		size += (len(deletes) + len(sets)) * (proto.Size(southbound.Route(name, node.ID)) + routeWire)
+		for _, key := range slices.Concat(deletes, sets) {
+			size += proto.Size(southbound.Route(name, key.linkID)) + routeWire
+		}
 		full := size > southbound.MaxCommandBytes ||
 			max(len(next.deletes)+len(deletes), len(next.sets)+len(sets)) > southbound.MaxCommandRoutes
 		if full && (len(next.deletes) > 0 || len(next.sets) > 0) {
@@ -254,6 +256,9 @@ func (d *driver) deleted(key routeKey, ack *controllerpb.RouteAck) {
 		return
 	}
 	text := ack.GetErrorMsg()
+	if held.routes[key.name].repeated {
+		d.listsWanted = true
+	}
 	if ack.GetSuccess() || !strings.Contains(text, "subscription") && connectionMissing(text) {
 		delete(held.routes, key.name)
 		return

@@ -92,6 +92,58 @@ func TestGhostOfANameThatHasMoved(t *testing.T) {
 	})
 }
 
+// linkSecure makes node b dial a link that needs a full state.
+func linkSecure(t *testing.T, w *world.World, links ...string) {
+	t.Helper()
+	w.SetTopology(world.Segment("default", links...))
+	w.Join("secure", "n", func(o *dataplane.NodeOptions) { o.TLSRequired = true })
+	w.Settle()
+	w.SetTopology(world.Segment("default", append(links, "b~secure")...))
+	w.Converge()
+	if link := w.Link("b", "secure"); link.SourceNode != "b/n" || !link.NeedsCredentials() {
+		t.Fatalf("link is %+v", link)
+	}
+}
+
+func TestFullStateSetsNoRouteTwice(t *testing.T) {
+	world.Run(t, noSweep(world.Options{}), func(t *testing.T, w *world.World) {
+		a, _ := ghosts(t, w)
+		linkSecure(t, w, "a~b", "b~c", "a~c")
+		if doubled := w.Network.Doubled(); len(doubled) > 0 {
+			t.Errorf("set twice: %v", doubled)
+		}
+		a.Withdraw(world.Name("x"))
+		w.Settle()
+	})
+}
+
+// A new leader does not know what the nodes have forgotten, and may make them set
+// a route a second time. It goes all the same when its name does.
+func TestRouteThatWasSetTwiceIsRemoved(t *testing.T) {
+	world.Run(t, noSweep(world.Options{}), func(t *testing.T, w *world.World) {
+		x := world.Name("x")
+		w.SetTopology(world.Segment("default", "a~b", "b~c"))
+		a, c := w.Join("a", "n"), w.Join("c", "n")
+		w.Join("b", "n")
+		a.Announce(x)
+		c.Announce(x)
+		w.Settle()
+		// Node b routes the name over both its links. When it loses one, it forgets
+		// that it set the route over the other.
+		w.Network.Break(w.Link("b", "c").ID)
+		w.Settle()
+		w.Resign()
+		w.Lead()
+		w.Settle()
+		linkSecure(t, w, "a~b", "b~c")
+		if doubled := w.Network.Doubled(); len(doubled) != 1 {
+			t.Fatalf("set twice: %v", doubled)
+		}
+		a.Withdraw(x)
+		w.Settle()
+	})
+}
+
 // Routes of the session before a leader change can be deleted: no link must be
 // made anew for them.
 func TestLeaderChangeMakesNoGhosts(t *testing.T) {
@@ -258,7 +310,7 @@ func TestBackOffAfterRequestsThatFail(t *testing.T) {
 
 func TestCommandsAreBounded(t *testing.T) {
 	longName := func(i int) *dataplanepb.Name {
-		return dataplane.InstanceName(strings.Repeat("o", 1000), strings.Repeat("n", 1000), fmt.Sprintf("%01000d", i))
+		return dataplane.InstanceName(strings.Repeat("o", 1024), strings.Repeat("n", 1024), fmt.Sprintf("%01024d", i))
 	}
 	shortName := func(i int) *dataplanepb.Name { return world.Name(fmt.Sprint(i)) }
 	for _, test := range []struct {
@@ -268,16 +320,18 @@ func TestCommandsAreBounded(t *testing.T) {
 		atLeast int // commands
 	}{
 		{"by their routes", shortName, 2500, 3},
-		{"by their size", longName, 1100, 2},
+		{"by their size", longName, 1010, 2},
 	} {
 		t.Run(test.what, func(t *testing.T) {
 			world.Run(t, world.Options{}, func(t *testing.T, w *world.World) {
-				a, b := w.AddNode("a", "n"), w.Join("b", "n")
+				a := w.AddNode("a", "n", world.NoExternal) // so it dials
 				for i := range test.names {
 					a.Announce(test.name(i))
 				}
-				w.Taps.Record()
 				w.Start(a)
+				w.Converge()
+				w.Taps.Record()
+				b := w.Join("b", "n")
 				w.Converge()
 				commands := 0
 				for _, command := range w.Taps.Commands(b.ID()) {

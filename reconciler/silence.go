@@ -35,7 +35,7 @@ func (d *driver) checkSilence() {
 
 // heard notes that the node answers.
 func (d *driver) heard() {
-	d.attempts = 0
+	d.attempts, d.pausedUntil = 0, time.Time{}
 	if d.silent {
 		d.setSilent(false)
 	}

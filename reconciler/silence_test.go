@@ -16,13 +16,13 @@ func TestStalledNodeHoldsUpNobody(t *testing.T) {
 	world.Run(t, world.Options{}, func(t *testing.T, w *world.World) {
 		stalled := w.Join("a", "n1", world.NoExternal)
 		w.Settle()
-		sibling := w.Join("a", "n2", world.NoExternal)
-		w.Settle()
 		stalled.Stall(true)
 		// Nothing but a dial tells that a node is stalled.
 		for _, group := range []string{"b", "c", "d", "e"} {
 			w.Join(group, "n").Announce(world.Name("app-" + group))
 		}
+		time.Sleep(time.Second)
+		sibling := w.Join("a", "n2", world.NoExternal)
 		w.Eventually("the others are linked", 5*time.Second, func() error {
 			return errors.Join(applied(w, "b", "c")(), applied(w, "c", "d")(), applied(w, "d", "e")())
 		})

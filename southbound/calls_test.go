@@ -308,7 +308,7 @@ func TestDrain(t *testing.T) {
 		start := time.Now()
 		for _, n := range nodes {
 			go func() {
-				_ = <-n.ended
+				<-n.ended
 				ended <- time.Since(start)
 			}()
 		}

@@ -156,7 +156,11 @@ func (s *relayed) send(message *controllerpb.ControlMessage) error {
 
 func (r *relay) measured(message *controllerpb.ControlMessage) *controllerpb.ControlMessage {
 	size := int64(proto.Size(message))
-	for known := r.largest.Load(); size > known && !r.largest.CompareAndSwap(known, size); known = r.largest.Load() {
+	for {
+		known := r.largest.Load()
+		if size <= known || r.largest.CompareAndSwap(known, size) {
+			break
+		}
 	}
 	return message
 }

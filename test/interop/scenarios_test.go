@@ -124,9 +124,16 @@ func TestScenario05GroupSessionReachesEachParticipantOnce(t *testing.T) {
 			}
 		}
 	}
+	// The members announce the channel too.
+	for _, name := range []string{carol, channel} {
+		l.wantReached(t, a, name, "b", "c")
+		l.wantReached(t, b, name, "a", "c")
+	}
 	for _, name := range []string{alice, carol, channel} {
 		l.wantEachPairOnce(t, name)
 	}
+	moderator.do(t, "disband")
+	l.WaitDeleted(t, channel)
 }
 
 func TestScenario10NameOfAnEndedApplicationIsWithdrawn(t *testing.T) {

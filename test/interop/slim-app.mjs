@@ -13,9 +13,10 @@
 //   ID group ORG/NS/CHANNEL N INVITED...
 //                             open a Group session as its moderator, invite each
 //                             ORG/NS/APP/INSTANCE, send "CHANNEL 1" to "CHANNEL N",
-//                             each until all have acknowledged it, close the
-//                             session. The invited must be quiet: each would get
-//                             the echoes of the others, and echo those.
+//                             each until all have acknowledged it. The invited
+//                             must be quiet: each would get the echoes of the
+//                             others, and echo those
+//   ID disband                close that session
 //
 // It is of no use once its node was killed: the library tries to reconnect at
 // once, may reach the dying process, and then gives up for good.
@@ -87,16 +88,17 @@ const listen = async () => {
   }
 };
 
-const inSession = async (sessionType, name, work) => {
+const openSession = async (sessionType, name) => {
   const opened = await app.createSessionAsync(slim.SessionConfig.create({
     sessionType, maxRetries: 5, interval: 1000, metadata: new Map(), mlsSettings: undefined,
   }), name);
   try {
     await within(opened.completion.waitAsync(), 'session');
-    await work(opened.session);
-  } finally {
+  } catch (e) {
     await app.deleteSessionAsync(opened.session);
+    throw e;
   }
+  return opened.session;
 };
 const publish = async (session, message) => {
   const sent = await session.publishAsync(bytes(message), undefined, undefined);
@@ -106,20 +108,26 @@ const publish = async (session, message) => {
 const send = async (to, message) => {
   const name = slim.Name.fromString(to);
   await app.setRouteAsync(name, connection); // ask this node for the name
-  await inSession(slim.SessionType.PointToPoint, name, async (session) => {
+  const session = await openSession(slim.SessionType.PointToPoint, name);
+  try {
     await publish(session, message);
     while (text((await session.getMessageAsync(timeout)).payload) !== 'echo:' + message);
-  });
+  } finally {
+    await app.deleteSessionAsync(session);
+  }
 };
 
-const group = (channel, [count, ...invited]) => inSession(slim.SessionType.Group, slim.Name.fromString(channel), async (session) => {
+let moderated;
+const group = async (channel, [count, ...invited]) => {
+  moderated = await openSession(slim.SessionType.Group, slim.Name.fromString(channel));
   for (const participant of invited) {
     const name = slim.Name.newWithId(...participant.split('/'));
     await app.setRouteAsync(name, connection);
-    await within(session.inviteAndWaitAsync(name), `invitation of ${participant}`);
+    await within(moderated.inviteAndWaitAsync(name), `invitation of ${participant}`);
   }
-  for (let i = 1; i <= count; i++) await publish(session, `${channel} ${i}`);
-});
+  for (let i = 1; i <= count; i++) await publish(moderated, `${channel} ${i}`);
+};
+const disband = () => app.deleteSessionAsync(moderated);
 
 const subscribe = (name) => app.subscribeAsync(slim.Name.fromString(name), connection);
 // Unlike subscribing, this needs the instance id in the name.
@@ -131,7 +139,7 @@ const announce = async (name, [count]) => {
     await Promise.all(Array.from({ length: Math.min(atOnce, count - i) }, (_, j) => subscribe(`${name}-${i + j}`)));
   }
 };
-const commands = { send: (to, words) => send(to, words.join(' ')), group, subscribe, unsubscribe, announce };
+const commands = { send: (to, words) => send(to, words.join(' ')), group, disband, subscribe, unsubscribe, announce };
 
 const input = createInterface({ input: process.stdin });
 process.once('SIGTERM', () => process.exit(0));

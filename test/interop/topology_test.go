@@ -16,6 +16,7 @@ import (
 	controllerpb "github.com/slim-cp/slim-cp/proto/controller/v1"
 	controlplanepb "github.com/slim-cp/slim-cp/proto/controlplane/v1"
 	"github.com/slim-cp/slim-cp/test/observer"
+	"github.com/slim-cp/slim-cp/test/process"
 )
 
 func TestScenario14SegmentsKeepSpokesApart(t *testing.T) {
@@ -127,6 +128,12 @@ func TestScenario17OperatorIsToldWhyThereIsNoLink(t *testing.T) {
 	pair := unlinked[0]
 	if pair.GetSourceNodeId() != "a" || pair.GetDestNodeId() != "b" || !strings.Contains(pair.GetStatusMsg(), "external endpoint") {
 		t.Errorf("the pair without a link is listed as %v, with no word of the external endpoint", pair)
+	}
+	code, said, stderr := process.Run(t, process.Spec{
+		Name: "slim-cp explain", Path: binaries.Path("slim-cp"), Args: []string{"explain", "link", "a", "b", "--server", l.Northbound},
+	}, appStart)
+	if code != 0 || !strings.Contains(said, "external endpoint") {
+		t.Errorf("explain ended with exit code %d, and no word of the external endpoint in: %s%s", code, said, stderr)
 	}
 
 	// One end that can be dialled is enough.

@@ -3,7 +3,6 @@ package world
 import (
 	"fmt"
 	"maps"
-	"runtime"
 	"slices"
 	"strings"
 	"testing/synctest"
@@ -47,8 +46,12 @@ func (w *World) Settle() {
 		}
 		return nil
 	})
+	commands := w.Taps.commands()
 	time.Sleep(quietFor)
 	synctest.Wait()
+	if now := w.Taps.commands(); now != commands {
+		w.t.Fatalf("an idle control plane sent %d commands", now-commands)
+	}
 	if now := w.View().Index(); now != index {
 		w.t.Fatalf("an idle control plane wrote %d commands to its log", now-index)
 	}
@@ -69,19 +72,6 @@ func (w *World) Eventually(what string, patience time.Duration, check func() err
 			return
 		}
 		if time.Since(start) > patience {
-			buf := make([]byte, 4<<20)
-			buf = buf[:runtime.Stack(buf, true)]
-			for _, g := range strings.Split(string(buf), "\n\n") {
-				if strings.Contains(g, "dataplane.(*controller).run") && !strings.Contains(g, "goroutine running") {
-					lines := strings.Split(g, "\n")
-					for _, l := range lines {
-						if strings.Contains(l, "dataplane.") {
-							w.t.Logf("DBG %s %s", lines[0], l)
-							break
-						}
-					}
-				}
-			}
 			w.t.Fatalf("not within %v: %s: %v", patience, what, err)
 		}
 		time.Sleep(step)
@@ -185,12 +175,12 @@ func (w *World) linkDefects(view *fsm.View, reach *reachability) []string {
 			add("link %s~%s is %s (%s), disputed by %q", pair[0], pair[1], link.Status, link.StatusMessage, link.DisputedBy)
 		}
 	}
-	real := map[string]dataplane.Link{}
+	held := map[string]dataplane.Link{}
 	for _, connection := range w.Network.Links() {
-		if other, twice := real[connection.ID]; twice {
+		if other, twice := held[connection.ID]; twice {
 			add("two connections %v and %v have one id", other, connection)
 		}
-		real[connection.ID] = connection
+		held[connection.ID] = connection
 	}
 	for link := range view.Links() {
 		if !link.Live() {
@@ -199,13 +189,13 @@ func (w *World) linkDefects(view *fsm.View, reach *reachability) []string {
 		if !reach.pairs[[2]string{link.SourceGroup, link.DestGroup}] {
 			add("link %s of %s~%s is not wanted", link.ID, link.SourceGroup, link.DestGroup)
 		}
-		connection, ok := real[link.ID]
+		connection, ok := held[link.ID]
 		if !ok || connection.Source != link.SourceNode || connection.Dest != link.DestNode {
 			add("link %s is from %s to %s in the state, the connection is %v", link.ID, link.SourceNode, link.DestNode, connection)
 		}
-		delete(real, link.ID)
+		delete(held, link.ID)
 	}
-	for _, connection := range real {
+	for _, connection := range held {
 		add("orphan connection %v", connection)
 	}
 	slices.Sort(defects)

@@ -4,17 +4,15 @@ import (
 	"sync"
 	"time"
 
-	"github.com/slim-cp/slim-cp/fsm"
 	controllerpb "github.com/slim-cp/slim-cp/proto/controller/v1"
 	"github.com/slim-cp/slim-cp/southbound"
 )
 
-// Push is one request of the leader to a node.
+// Push is one request of the leader to a node. First commands, which the
+// southbound service writes by itself, are not among them.
 type Push struct {
 	At     time.Time
 	NodeID string
-	// First: it went out behind the answer to a registration.
-	First bool
 	// Command is nil for a request for lists.
 	Command     *controllerpb.ConfigurationCommand
 	Connections bool // a request for the connection list
@@ -30,6 +28,7 @@ type Taps struct {
 	tap      Tap
 	recorded []Push
 	record   bool
+	count    int // of commands since the start
 }
 
 // Set replaces the tap; nil removes it.
@@ -70,9 +69,18 @@ func (t *Taps) Commands(nodeID string) []*controllerpb.ConfigurationCommand {
 	return commands
 }
 
+func (t *Taps) commands() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.count
+}
+
 func (t *Taps) note(push Push) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if push.Command != nil {
+		t.count++
+	}
 	if t.record {
 		push.At = time.Now()
 		t.recorded = append(t.recorded, push)
@@ -83,11 +91,6 @@ func (t *Taps) note(push Push) {
 type tapped struct {
 	*southbound.Service
 	taps *Taps
-}
-
-func (s *tapped) FirstCommand(session fsm.SessionName) (southbound.First, bool) {
-	first, ok := s.Service.FirstCommand(session)
-	return first, ok
 }
 
 func (s *tapped) Call(call southbound.Call, done func(southbound.Answer)) {

@@ -231,9 +231,9 @@ func (w *World) Restart() {
 func (w *World) Crash() {
 	w.t.Helper()
 	w.setListener(nil)
-	// What was accepted may still be registering: a real node that is cut off
-	// then is lost, whatever the control plane does.
-	time.Sleep(time.Second)
+	// What was accepted may still be registering, which takes two seconds at most:
+	// a real node that is cut off then is lost, whatever the control plane does.
+	time.Sleep(3 * time.Second)
 	w.stop()
 	w.start()
 	w.Lead()

@@ -23,6 +23,9 @@ type applier struct {
 	term     uint64
 	command  *slimcppb.Command
 	random   *rand.PCG
+	// pairsChanged: a group that came or went changed which other groups are
+	// linked.
+	pairsChanged bool
 	// loading: a snapshot is being read, nothing is derived yet.
 	loading bool
 }
@@ -64,7 +67,11 @@ func (a *applier) apply() Result {
 		return Result{Err: ErrStaleTerm}
 	}
 	a.advanceClock()
-	return a.dispatch()
+	result := a.dispatch()
+	if a.pairsChanged {
+		a.topologyChanged()
+	}
+	return result
 }
 
 // leadersWork reports whether only a leadership may decide a command, so that it
@@ -245,11 +252,15 @@ func (a *applier) regroup(group string, came bool) {
 	}
 	before := a.graph
 	a.graph = a.expand(a.presentGroups())
-	bigger := a.graph
+	bigger, smaller := a.graph, before
 	if !came {
-		bigger = before
+		bigger, smaller = before, a.graph
 	}
-	if !bigger.keepsPaths(group) {
+	// An instance of a template may link groups other than the one it is for.
+	if len(bigger.segments) != len(smaller.segments) && bigger.edgesWithout(group) != smaller.edgesWithout(group) {
+		a.pairsChanged = true
+	}
+	if a.pairsChanged || !bigger.keepsPaths(group) {
 		a.treesChanged()
 	}
 }

@@ -148,6 +148,9 @@ func (a *applier) endSession(name SessionName, reason slimcppb.LossReason) {
 	if node.State == NodePresent && !slices.Equal(old.Details, node.Details) {
 		a.refreshEndpoint(&node)
 	}
+	if old.Silent && !node.Silent {
+		a.ensureLinks(node.Group, node.ID) // it is a candidate again
+	}
 }
 
 // deregisterNode begins the end of a node that says goodbye (protocol D5).

@@ -1,7 +1,7 @@
 package fsm
 
 import (
-	"cmp"
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -123,12 +123,16 @@ func (n Name) String() string {
 
 // Compare orders names by components, then by id.
 func (n Name) Compare(other Name) int {
-	return cmp.Or(
-		strings.Compare(n.C0, other.C0),
-		strings.Compare(n.C1, other.C1),
-		strings.Compare(n.C2, other.C2),
-		strings.Compare(string(n.ID[:]), string(other.ID[:])),
-	)
+	if order := strings.Compare(n.C0, other.C0); order != 0 {
+		return order
+	}
+	if order := strings.Compare(n.C1, other.C1); order != 0 {
+		return order
+	}
+	if order := strings.Compare(n.C2, other.C2); order != 0 {
+		return order
+	}
+	return bytes.Compare(n.ID[:], other.ID[:])
 }
 
 // Proto returns the name as it stands in commands and snapshots.

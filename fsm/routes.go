@@ -95,9 +95,11 @@ func (f Fan) Links(record *NameRecord) iter.Seq[*Link] {
 // Carriers yields the nodes that should forward a name, with the link each
 // forwards it over, for the announcing groups given. The order is that of the
 // groups.
-func (v *View) Carriers(groups []string) iter.Seq2[string, *Link] {
+func (v *View) Carriers(groups []string) iter.Seq2[string, *Link] { return v.carriers(v.graph, groups) }
+
+func (v *View) carriers(graph *graphs, groups []string) iter.Seq2[string, *Link] {
 	return func(yield func(string, *Link) bool) {
-		f := v.graph.forest(groups)
+		f := graph.forest(groups)
 		for group := range v.Groups() {
 			for _, hop := range f.hops[group.Name] {
 				link, ok := v.LinkBetween(group.Name, hop.peer)
@@ -270,7 +272,7 @@ func (v *View) deletedRoutesFrom(node *Node, links []*Link, dest string, yield f
 // announcer has confirmed that it no longer does. A removed link and an absent
 // session confirm as well (protocol N9).
 func (v *View) RemovalConfirmed(tombstone *Tombstone) bool {
-	for id := range v.Carriers(v.groupsWith(tombstone)) {
+	for id := range v.carriers(v.formerGraph(), v.groupsWith(tombstone)) {
 		if node, ok := v.Node(id); ok && node.Connected() && node.Acked < tombstone.Revision {
 			return false
 		}
@@ -299,8 +301,8 @@ func (v *View) groupsWith(tombstone *Tombstone) []string {
 	return announcingGroups(announcers)
 }
 
-// formerGraph is the topology with the groups that have left but still have a
-// node record, so that routes to them can be shown as deleted.
+// formerGraph is the topology with the groups that have left but are still listed,
+// so that routes to them can be shown as deleted.
 func (v *View) formerGraph() *graphs {
 	v.recentOnce.Do(func() {
 		var groups []string
@@ -311,6 +313,13 @@ func (v *View) formerGraph() *graphs {
 			}
 			groups = append(groups, group.Name)
 			same = same && group.Present > 0
+		}
+		for tombstone := range v.Tombstones() {
+			at, known := slices.BinarySearch(groups, tombstone.Announcer.Group)
+			if !known && tombstone.Announcer.Group != "" {
+				groups = slices.Insert(groups, at, tombstone.Announcer.Group)
+				same = false
+			}
 		}
 		if v.recentGraph = v.graph; !same {
 			v.recentGraph = v.expand(groups)

@@ -139,7 +139,9 @@ func (s *Store) applyEntry(logged Batch, changes *changeSet) []Result {
 			s.fatal = results[i].Err
 		}
 	}
-	s.state.meta.Index, s.state.meta.Term = logged.Index, logged.Term
+	if s.fatal == nil {
+		s.state.meta.Index, s.state.meta.Term = logged.Index, logged.Term
+	}
 	return results
 }
 

@@ -199,6 +199,19 @@ func (g *graphs) neighbors(group string) []string {
 	return slices.Compact(all)
 }
 
+// edgesWithout counts the edges of all segments that do not touch a group.
+func (g *graphs) edgesWithout(group string) int {
+	count := 0
+	for _, segment := range g.segments {
+		for a, b := range segment.graph.Edges() {
+			if a != group && b != group {
+				count++
+			}
+		}
+	}
+	return count
+}
+
 // keepsPaths reports whether a group can come or go without a change of the
 // paths between the others. It is cautious: false is always right.
 func (g *graphs) keepsPaths(group string) bool {

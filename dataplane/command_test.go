@@ -163,11 +163,11 @@ func TestBoundedDial(t *testing.T) {
 		command.ConnectionsToCreate = append(command.ConnectionsToCreate, increment("good", "node-1.b.example:1").ConnectionsToCreate...)
 		conv.send(&controllerpb.ControlMessage{MessageId: "command", Payload: &controllerpb.ControlMessage_ConfigCommand{ConfigCommand: command}})
 		conv.send(&controllerpb.ControlMessage{MessageId: "list", Payload: &controllerpb.ControlMessage_ConnectionListRequest{}})
-		time.Sleep(999 * time.Millisecond)
+		pass(999 * time.Millisecond)
 		if got := conv.take(); len(got) != 0 {
 			t.Fatalf("the dialling node said %v", got)
 		}
-		time.Sleep(time.Millisecond)
+		pass(time.Millisecond)
 		var ack *controllerpb.ConfigurationCommandAck
 		listed := false
 		for _, message := range conv.take() {
@@ -195,7 +195,7 @@ func TestUnboundedDialWedgesTheNode(t *testing.T) {
 		conv.send(&controllerpb.ControlMessage{MessageId: "command", Payload: &controllerpb.ControlMessage_ConfigCommand{ConfigCommand: &controllerpb.ConfigurationCommand{
 			Reconcile: true, ConnectionsToCreate: []*controllerpb.Connection{stateLink("link-1", "node-1.b.example:1")},
 		}}})
-		time.Sleep(time.Hour)
+		pass(time.Hour)
 		if got := conv.take(); len(got) != 0 {
 			t.Fatalf("the wedged node said %v", got)
 		}
@@ -204,7 +204,7 @@ func TestUnboundedDialWedgesTheNode(t *testing.T) {
 			t.Fatal("the wedged node noticed the end of its stream")
 		}
 		target.RefuseConnections(false)
-		time.Sleep(time.Second)
+		pass(time.Second)
 		if cp.opened() != 3 {
 			t.Errorf("%d streams, want the node back", cp.opened())
 		}
@@ -224,7 +224,7 @@ func TestWhoCanBeDialled(t *testing.T) {
 			"tls:1":               false, // without TLS
 		} {
 			conv.send(&controllerpb.ControlMessage{MessageId: "command", Payload: &controllerpb.ControlMessage_ConfigCommand{ConfigCommand: increment(endpoint, endpoint)}})
-			time.Sleep(time.Second)
+			pass(time.Second)
 			synctest.Wait()
 			for _, message := range conv.take() {
 				if ack := message.GetConfigCommandAck(); ack != nil && ack.GetConnectionsStatus()[0].GetSuccess() != want {
@@ -484,7 +484,7 @@ func TestDiallingALinkThatIsDying(t *testing.T) {
 		if ack, claims := conv.command(increment("link-1", "node-1.b.example:1")); !ack.GetConnectionsStatus()[0].GetSuccess() || len(claims) != 0 {
 			t.Errorf("ack %v, claims %v", ack, claims)
 		}
-		time.Sleep(time.Second)
+		pass(time.Second)
 		synctest.Wait()
 		if len(network.Links()) != 0 {
 			t.Errorf("links %v", network.Links())

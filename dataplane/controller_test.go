@@ -100,7 +100,7 @@ func TestNodeGivesUp(t *testing.T) {
 		{"error after the registration", nil, func(cp *stub) { cp.latest().end(unavailable) }, ErrHandshake, ErrHandshake},
 		{"end after the registration", nil, func(cp *stub) { cp.latest().end(nil) }, ErrHandshake, ErrHandshake},
 		{"refusal", nil, func(cp *stub) { cp.latest().answer(&controllerpb.RegisterNodeResponse{}) }, ErrRejected, ErrRejected},
-		{"no answer in 10 s", nil, func(*stub) { time.Sleep(10 * time.Second) }, ErrHandshake, ErrHandshake},
+		{"no answer in 10 s", nil, func(*stub) { pass(10 * time.Second) }, ErrHandshake, ErrHandshake},
 	}
 	for _, test := range cases {
 		for _, reconnect := range []bool{false, true} {
@@ -134,7 +134,7 @@ func TestNodeGivesUp(t *testing.T) {
 					}
 					before := cp.opened()
 					cp.set(func(cp *stub) { cp.refuse, cp.reset = nil, false })
-					time.Sleep(time.Hour)
+					pass(time.Hour)
 					if cp.opened() != before {
 						t.Error("the node came back")
 					}
@@ -170,12 +170,12 @@ func TestNodeComesBack(t *testing.T) {
 		t := cp.t
 		cp.set(func(cp *stub) { cp.down = true })
 		node := cp.start(network, NodeOptions{ID: "node-1", Group: "a"})
-		time.Sleep(time.Hour)
+		pass(time.Hour)
 		if node.Phase() != Connecting || node.GaveUp() != nil {
 			t.Fatalf("a refused connection left the node %s, %v", node.Phase(), node.GaveUp())
 		}
 		cp.set(func(cp *stub) { cp.down = false })
-		time.Sleep(time.Second)
+		pass(time.Second)
 		for i, end := range []error{nil, status.Error(codes.PermissionDenied, "go away"), status.Error(codes.Unavailable, "stopping")} {
 			conv := cp.latest()
 			conv.accept()
@@ -193,12 +193,12 @@ func TestReconnectForeverPolicy(t *testing.T) {
 		t := cp.t
 		cp.set(func(cp *stub) { cp.refuse = status.Error(codes.Unavailable, "no") })
 		node := cp.start(network, NodeOptions{ID: "node-1", Group: "a", ReconnectForever: true})
-		time.Sleep(time.Minute)
+		pass(time.Minute)
 		if node.GaveUp() != nil {
 			t.Fatal(node.GaveUp())
 		}
 		cp.set(func(cp *stub) { cp.refuse = nil })
-		time.Sleep(2 * time.Second)
+		pass(2 * time.Second)
 		cp.latest().accept()
 		if node.Phase() != Registered {
 			t.Errorf("phase is %s", node.Phase())
@@ -211,7 +211,7 @@ func TestHeldBackHeadersParkTheNode(t *testing.T) {
 		t := cp.t
 		cp.set(func(cp *stub) { cp.mute = true })
 		node := cp.start(network, NodeOptions{ID: "node-1", Group: "a"})
-		time.Sleep(time.Hour)
+		pass(time.Hour)
 		conv := cp.latest()
 		if got := conv.take(); len(got) != 0 || node.GaveUp() != nil {
 			t.Fatalf("the node sent %v before the headers, gave up: %v", got, node.GaveUp())
@@ -287,7 +287,7 @@ func TestNoticesWaitInABoundedQueue(t *testing.T) {
 			node.Announce(NewName("org", "ns", "app", 0, i))
 		}
 		cp.set(func(cp *stub) { cp.down = false })
-		time.Sleep(time.Second)
+		pass(time.Second)
 		again := cp.latest()
 		sent := again.take()
 		if len(sent) != 1001 {
@@ -404,7 +404,7 @@ func TestDeregister(t *testing.T) {
 		if err := <-result; err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Minute)
+		pass(time.Minute)
 		if cp.opened() != 1 || node.Phase() != Stopped {
 			t.Errorf("the node is %s after %d streams", node.Phase(), cp.opened())
 		}

@@ -70,7 +70,7 @@ func TestFailedHandshakesAreTriedAgain(t *testing.T) {
 		if err := node.Start(); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Minute)
+		pass(time.Minute)
 		if node.Phase() != Connecting {
 			t.Fatalf("the node is %s: %v", node.Phase(), node.GaveUp())
 		}

@@ -28,11 +28,11 @@ func TestSiblingTakesOverAnOutgoingLink(t *testing.T) {
 		w.Settle()
 		id := w.Link("a", "b").ID
 		first.Kill()
-		time.Sleep(900 * time.Millisecond)
+		pass(900 * time.Millisecond)
 		if departed(w, first.ID()) {
 			t.Error("the node departed before the failover grace had passed")
 		}
-		time.Sleep(time.Second)
+		pass(time.Second)
 		if link := w.Link("a", "b"); link.ID != id || link.SourceNode != second.ID() {
 			t.Errorf("link %s is from %s, expected %s from %s", link.ID, link.SourceNode, id, second.ID())
 		}
@@ -50,7 +50,7 @@ func TestSiblingTakesOverAnIncomingLink(t *testing.T) {
 		w.Settle()
 		id := w.Link("a", "b").ID
 		first.Kill()
-		time.Sleep(3 * time.Second)
+		pass(3 * time.Second)
 		if link := w.Link("a", "b"); link.ID == id || link.DestNode != second.ID() {
 			t.Errorf("link %s ends at %s, expected a new one to %s", link.ID, link.DestNode, second.ID())
 		}
@@ -67,7 +67,7 @@ func TestReturnWithinTheGrace(t *testing.T) {
 		w.Settle()
 		id, record := w.Link("a", "b").ID, first(w, name)
 		a.Kill()
-		time.Sleep(9 * time.Second)
+		pass(9 * time.Second)
 		w.Start(a)
 		w.Settle()
 		if now := w.Link("a", "b").ID; now != id {
@@ -95,11 +95,11 @@ func TestLastNodeOfAGroupDeparts(t *testing.T) {
 		w.Join("b", "n")
 		w.Settle()
 		a.Kill()
-		time.Sleep(9900 * time.Millisecond)
+		pass(9900 * time.Millisecond)
 		if departed(w, a.ID()) {
 			t.Error("the node departed before the departure grace had passed")
 		}
-		time.Sleep(200 * time.Millisecond)
+		pass(200 * time.Millisecond)
 		if !departed(w, a.ID()) {
 			t.Error("the node did not depart after the grace")
 		}
@@ -117,11 +117,11 @@ func TestEveryAbsenceHasAGraceOfItsOwn(t *testing.T) {
 		w.Join("b", "n")
 		w.Settle()
 		a.Kill()
-		time.Sleep(2 * time.Second)
+		pass(2 * time.Second)
 		w.Start(a)
-		time.Sleep(6 * time.Second)
+		pass(6 * time.Second)
 		a.Kill()
-		time.Sleep(9 * time.Second)
+		pass(9 * time.Second)
 		if departed(w, a.ID()) {
 			t.Error("the node departed in the grace of its second absence")
 		}
@@ -138,14 +138,14 @@ func TestNobodyDepartsRightAfterALeaderChange(t *testing.T) {
 		w.Join("b", "n2")
 		w.Settle()
 		a.Kill()
-		time.Sleep(5 * time.Second)
+		pass(5 * time.Second)
 		w.Resign()
 		w.Lead()
-		time.Sleep(19 * time.Second)
+		pass(19 * time.Second)
 		if departed(w, a.ID()) {
 			t.Error("the node departed although its timer started anew 10 s after the leader change")
 		}
-		time.Sleep(2 * time.Second)
+		pass(2 * time.Second)
 		if !departed(w, a.ID()) {
 			t.Error("the node never departed")
 		}
@@ -196,7 +196,7 @@ func TestDeregisteredNodeLeavesAtOnce(t *testing.T) {
 		if err := a.Deregister(ctx); err != nil {
 			t.Error(err)
 		}
-		time.Sleep(100 * time.Millisecond)
+		pass(100 * time.Millisecond)
 		if _, known := w.View().Node(a.ID()); known {
 			t.Error("the state has the node yet")
 		}
@@ -214,14 +214,14 @@ func TestDepartureSurvivesAStalledLog(t *testing.T) {
 		w.Join("c", "n")
 		w.Settle()
 		a.Kill()
-		time.Sleep(5 * time.Second)
+		pass(5 * time.Second)
 		w.Replica().Stall(true)
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
 		if err := b.Deregister(ctx); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("deregister: %v", err)
 		}
-		time.Sleep(time.Minute)
+		pass(time.Minute)
 		w.Replica().Stall(false)
 		w.Settle()
 	})
@@ -241,7 +241,7 @@ func TestTwoProcessesWithOneID(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.Start(twin)
-		time.Sleep(30 * time.Second)
+		pass(30 * time.Second)
 		if sessions := len(w.Record("a/n").Sessions); sessions != 2 {
 			t.Errorf("the node has %d sessions", sessions)
 		}
@@ -261,11 +261,11 @@ func TestLeadershipLostWithWorkUnderWay(t *testing.T) {
 					w.Join(group, "n1").Announce(world.Name("app-" + group))
 					w.Join(group, "n2")
 				}
-				time.Sleep(delay)
+				pass(delay)
 				w.Resign()
-				time.Sleep(delay)
+				pass(delay)
 				w.Lead()
-				time.Sleep(delay)
+				pass(delay)
 				w.Network.Node("a/n1").Withdraw(world.Name("app-a"))
 				w.Resign()
 				// A real node that is cut off while it registers is lost.

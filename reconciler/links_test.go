@@ -52,7 +52,7 @@ func TestListsAreReadAfterARegistration(t *testing.T) {
 		start := time.Now()
 		a := w.Join("a", "n")
 		w.Converge()
-		time.Sleep(time.Minute)
+		pass(time.Minute)
 		var seconds []int
 		for _, push := range w.Taps.Pushes(a.ID()) {
 			if push.Command != nil && len(push.Command.GetConnectionsToCreate()) > 0 {
@@ -115,14 +115,14 @@ func TestRoutesWaitForTheClaim(t *testing.T) {
 		b.LoseClaims(true)
 		a.LoseClaims(true)
 		w.Start(b)
-		time.Sleep(1900 * time.Millisecond)
+		pass(1900 * time.Millisecond)
 		if link := w.Link("a", "b"); link.Status != fsm.LinkConnecting || link.SourceNode != a.ID() {
 			t.Fatalf("link is %s from %s, expected a dialled one without a claim", link.Status, link.SourceNode)
 		}
 		if commands := w.Taps.Commands(b.ID()); len(commands) > 0 {
 			t.Errorf("node b was sent %v before its link was claimed", commands)
 		}
-		time.Sleep(200 * time.Millisecond)
+		pass(200 * time.Millisecond)
 		if err := applied(w, "a", "b")(); err != nil {
 			t.Errorf("2 s after the dial the source's list was not read: %v", err)
 		}
@@ -146,13 +146,13 @@ func TestUnclaimedLinkIsReplaced(t *testing.T) {
 		b := w.AddNode("b", "n")
 		b.LoseClaims(true)
 		w.Start(b)
-		time.Sleep(time.Second)
+		pass(time.Second)
 		first := w.Link("a", "b").ID
-		time.Sleep(28 * time.Second)
+		pass(28 * time.Second)
 		if id := w.Link("a", "b").ID; id != first {
 			t.Error("the link was replaced before 30 s had passed")
 		}
-		time.Sleep(2 * time.Second)
+		pass(2 * time.Second)
 		if id := w.Link("a", "b").ID; id == first {
 			t.Error("the link was not replaced 30 s after its dial")
 		}
@@ -205,7 +205,7 @@ func TestDisputedEndIsSettledByTheSource(t *testing.T) {
 		world.Run(t, noSweep(world.Options{}), func(t *testing.T, w *world.World) {
 			link := setUp(w)
 			claim(w, "b/n2", link.ID)
-			time.Sleep(time.Second)
+			pass(time.Second)
 			if now := w.Link("a", "b"); now.ID != link.ID || now.DestNode != "b/n1" || now.DisputedBy != "" {
 				t.Errorf("link ends at %s, disputed by %q", now.DestNode, now.DisputedBy)
 			}
@@ -225,7 +225,7 @@ func TestDisputedEndIsSettledByTheSource(t *testing.T) {
 				}
 			})
 			claim(w, "b/n2", link.ID)
-			time.Sleep(time.Second)
+			pass(time.Second)
 			if now := w.Link("a", "b"); now.ID != link.ID || now.DestNode != "b/n2" || now.DisputedBy != "" {
 				t.Errorf("link ends at %s, disputed by %q", now.DestNode, now.DisputedBy)
 			}
@@ -250,7 +250,7 @@ func TestFailedLinkIsDialledAgain(t *testing.T) {
 		if link := w.Link("a", "b"); !strings.Contains(link.StatusMessage, "Connection failed") {
 			t.Errorf("status is %q, expected the node's own words", link.StatusMessage)
 		}
-		time.Sleep(10 * time.Second)
+		pass(10 * time.Second)
 		count := 0
 		for _, command := range w.Taps.Commands(a.ID()) {
 			count += len(command.GetConnectionsToCreate())
@@ -303,7 +303,7 @@ func TestLostLinkIsFound(t *testing.T) {
 			w.Join("b", "n")
 			w.Settle()
 			w.Network.Break(w.Link("a", "b").ID)
-			time.Sleep(3 * time.Minute)
+			pass(3 * time.Minute)
 			if len(w.Network.Links()) != 1 {
 				t.Error("three sweeps did not find it")
 			}
@@ -316,7 +316,7 @@ func TestLostLinkIsFound(t *testing.T) {
 			w.Settle()
 			w.Network.Break(w.Link("a", "b").ID)
 			w.Taps.Record()
-			time.Sleep(time.Hour)
+			pass(time.Hour)
 			if pushes := len(w.Taps.Pushes("a/n")) + len(w.Taps.Pushes("b/n")); pushes > 0 {
 				t.Errorf("%d requests were sent", pushes)
 			}
@@ -404,7 +404,7 @@ func TestUnknownConnections(t *testing.T) {
 				if answer := w.Push("a/n", dial); answer.Err != nil || !answer.Ack.GetConnectionsStatus()[0].GetSuccess() {
 					t.Fatalf("dial: %+v", answer)
 				}
-				time.Sleep(3 * time.Minute)
+				pass(3 * time.Minute)
 				kept := false
 				for _, link := range w.Network.Links() {
 					kept = kept || link.ID == foreign.ID

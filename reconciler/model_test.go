@@ -224,11 +224,11 @@ func (m *model) step() {
 func (m *model) pause() {
 	switch m.random.IntN(20) {
 	case 0:
-		time.Sleep(time.Duration(m.random.IntN(40_000)) * time.Millisecond)
+		pass(time.Duration(m.random.IntN(40_000)) * time.Millisecond)
 	case 1, 2, 3, 4:
-		time.Sleep(time.Duration(m.random.IntN(3000)) * time.Millisecond)
+		pass(time.Duration(m.random.IntN(3000)) * time.Millisecond)
 	case 5, 6, 7, 8, 9, 10:
-		time.Sleep(time.Duration(m.random.IntN(50)) * time.Millisecond)
+		pass(time.Duration(m.random.IntN(50)) * time.Millisecond)
 	}
 }
 
@@ -258,7 +258,7 @@ func (m *model) accept(member *member) {
 	if member.refusing {
 		member.refusing = false
 		member.node.RefuseConnections(false)
-		time.Sleep(1100 * time.Millisecond)
+		pass(1100 * time.Millisecond)
 	}
 }
 
@@ -448,7 +448,7 @@ func (m *model) stallLog() bool {
 func (m *model) changeLeader() bool {
 	m.note("leader")
 	m.w.Resign()
-	time.Sleep(time.Duration(m.random.IntN(3000)) * time.Millisecond)
+	pass(time.Duration(m.random.IntN(3000)) * time.Millisecond)
 	m.w.Lead()
 	return true
 }

@@ -47,7 +47,7 @@ func TestGhostOfANameThatIsGone(t *testing.T) {
 		a, b := ghosts(t, w)
 		before := w.Link("a", "b").ID
 		a.Withdraw(world.Name("x"))
-		time.Sleep(5 * time.Second)
+		pass(5 * time.Second)
 		if left := w.Network.Leftovers(); len(left) > 0 {
 			t.Errorf("left are %v", left)
 		}
@@ -63,7 +63,7 @@ func TestGhostOfANameThatIsGone(t *testing.T) {
 		w.Converge()
 		before = w.Link("a", "b").ID
 		a.Withdraw(world.Name("y"))
-		time.Sleep(time.Minute)
+		pass(time.Minute)
 		if now := w.Link("a", "b").ID; now != before {
 			t.Error("the link was made anew twice within five minutes")
 		}
@@ -240,7 +240,7 @@ func TestRefusedRoute(t *testing.T) {
 		if route, err := routeAt(w, b.ID(), good); err != nil || route.Status != fsm.RouteApplied {
 			t.Errorf("the other route is %+v, %v", route, err)
 		}
-		time.Sleep(time.Second)
+		pass(time.Second)
 		w.Taps.Set(nil)
 		w.Settle()
 	})
@@ -257,7 +257,7 @@ func TestRefusedRouteIsGivenUpUntilTheNextEvent(t *testing.T) {
 		w.Taps.Record()
 		start := time.Now()
 		a.Announce(bad)
-		time.Sleep(time.Hour)
+		pass(time.Hour)
 		var tries []string
 		for _, push := range w.Taps.Pushes(b.ID()) {
 			if push.Command != nil {
@@ -285,7 +285,7 @@ func TestBackOffAfterRequestsThatFail(t *testing.T) {
 		})
 		w.Taps.Record()
 		a.Announce(world.Name("x"))
-		time.Sleep(2 * time.Hour)
+		pass(2 * time.Hour)
 		var gaps []string
 		var last time.Time
 		count := 0

@@ -21,7 +21,7 @@ func TestStalledNodeHoldsUpNobody(t *testing.T) {
 		for _, group := range []string{"b", "c", "d", "e"} {
 			w.Join(group, "n").Announce(world.Name("app-" + group))
 		}
-		time.Sleep(time.Second)
+		pass(time.Second)
 		sibling := w.Join("a", "n2", world.NoExternal)
 		w.Eventually("the others are linked", 5*time.Second, func() error {
 			return errors.Join(applied(w, "b", "c")(), applied(w, "c", "d")(), applied(w, "d", "e")())
@@ -53,15 +53,15 @@ func TestOverdueNodeIsAskedForItsListsOnce(t *testing.T) {
 		w.Settle()
 		b.Stall(true)
 		a.Announce(world.Name("x"))
-		time.Sleep(time.Second) // what was sent is out
+		pass(time.Second) // what was sent is out
 		w.Taps.Record()
 		start := time.Now()
-		time.Sleep(88 * time.Second)
+		pass(88 * time.Second)
 		if pushes := w.Taps.Pushes(b.ID()); len(pushes) != 0 {
 			t.Errorf("%d requests before 90 s", len(pushes))
 		}
 		a.Announce(world.Name("y"))
-		time.Sleep(time.Hour)
+		pass(time.Hour)
 		pushes := w.Taps.Pushes(b.ID())
 		for _, push := range pushes {
 			if push.Command != nil {
@@ -85,7 +85,7 @@ func TestStalledNodeThatDies(t *testing.T) {
 		w.Settle()
 		a.Stall(true)
 		w.Network.Node("b/n").Announce(world.Name("z"))
-		time.Sleep(2 * time.Minute)
+		pass(2 * time.Minute)
 		a.Kill()
 		w.Settle()
 	})
@@ -102,7 +102,7 @@ func TestTwoConnectionsWithOneID(t *testing.T) {
 		w.Settle()
 		old.Stall(true)
 		w.Network.Node("b/n").Announce(world.Name("z")) // it stalls over this route
-		time.Sleep(time.Second)
+		pass(time.Second)
 		old.CloseStream()
 		w.Eventually("the sibling has dialled", time.Minute, func() error {
 			if links := w.Network.Links(); len(links) != 2 {
@@ -110,7 +110,7 @@ func TestTwoConnectionsWithOneID(t *testing.T) {
 			}
 			return nil
 		})
-		time.Sleep(time.Minute)
+		pass(time.Minute)
 		old.Stall(false)
 		w.Settle()
 	})
@@ -132,7 +132,7 @@ func TestAnOperatorsListRequest(t *testing.T) {
 
 		b.Stall(true)
 		a.Announce(world.Name("y"))
-		time.Sleep(3 * time.Second)
+		pass(3 * time.Second)
 		start := time.Now()
 		_, err = w.Reconciler().ListConnections(t.Context(), b.ID())
 		var busy *reconciler.BusyError
@@ -147,14 +147,14 @@ func TestAnOperatorsListRequest(t *testing.T) {
 			_, err := w.Reconciler().ListRoutes(context.Background(), b.ID())
 			answer <- err
 		}()
-		time.Sleep(time.Second)
+		pass(time.Second)
 		b.Stall(false)
 		if err := <-answer; err != nil {
 			t.Errorf("a node that answers again: %v", err)
 		}
 
 		b.Kill()
-		time.Sleep(time.Second)
+		pass(time.Second)
 		if _, err := w.Reconciler().ListConnections(t.Context(), b.ID()); !errors.Is(err, reconciler.ErrNotConnected) {
 			t.Errorf("a node that is gone: %v", err)
 		}
@@ -180,14 +180,14 @@ func TestAnOperatorsRequestIsNotStarved(t *testing.T) {
 		w.Settle()
 		b.Stall(true)
 		w.Start(a)
-		time.Sleep(5 * time.Second)
+		pass(5 * time.Second)
 		w.Taps.Record()
 		answer := make(chan error, 1)
 		go func() {
 			_, err := w.Reconciler().ListConnections(context.Background(), b.ID())
 			answer <- err
 		}()
-		time.Sleep(time.Second)
+		pass(time.Second)
 		b.Stall(false)
 		if err := <-answer; err != nil {
 			t.Error(err)

@@ -4,7 +4,6 @@ import (
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
-	"time"
 )
 
 // While the reader is held up the node drops what it cannot queue: that is no
@@ -15,16 +14,16 @@ func TestBurstThatIsHeldUp(t *testing.T) {
 		b := newBurst(func() { told.Add(1) })
 		for range burstMessages + 1 {
 			b.begin()
-			time.Sleep(10 * burstQuiet)
+			pass(10 * burstQuiet)
 			b.end()
 		}
 		b.begin()
-		time.Sleep(10 * burstQuiet)
+		pass(10 * burstQuiet)
 		if told.Load() != 0 {
 			t.Error("told before it was over")
 		}
 		b.end()
-		time.Sleep(burstQuiet)
+		pass(burstQuiet)
 		synctest.Wait()
 		if told.Load() != 1 {
 			t.Errorf("told %d times", told.Load())

@@ -37,14 +37,14 @@ func TestBurstIsToldWhenItIsOver(t *testing.T) {
 		n := r.join("a", "n")
 		for _, text := range names("n", 0, 501) {
 			n.announce(text)
-			time.Sleep(10 * time.Millisecond)
+			pass(10 * time.Millisecond)
 		}
-		time.Sleep(980 * time.Millisecond)
+		pass(980 * time.Millisecond)
 		none(t, told)
 		n.withdraw("n000000") // it goes on
-		time.Sleep(900 * time.Millisecond)
+		pass(900 * time.Millisecond)
 		none(t, told)
-		time.Sleep(100 * time.Millisecond)
+		pass(100 * time.Millisecond)
 		synctest.Wait()
 		select {
 		case burst := <-told:
@@ -55,7 +55,7 @@ func TestBurstIsToldWhenItIsOver(t *testing.T) {
 			t.Error("not told")
 		}
 		n.announce("x") // on its own
-		time.Sleep(time.Minute)
+		pass(time.Minute)
 		none(t, told)
 	})
 }
@@ -71,7 +71,7 @@ func TestNoBurst(t *testing.T) {
 		"with pauses": func(_ *rig, n *node) {
 			for i, text := range names("n", 0, 1200) {
 				if n.announce(text); i%400 == 399 {
-					time.Sleep(time.Second)
+					pass(time.Second)
 				}
 			}
 		},
@@ -97,7 +97,7 @@ func TestNoBurst(t *testing.T) {
 				told := r.bursts()
 				n := r.join("a", "n")
 				speak(r, n)
-				time.Sleep(time.Minute)
+				pass(time.Minute)
 				none(t, told)
 			})
 		})
@@ -135,17 +135,17 @@ func TestAnnouncementDuringAnAuditIsProposed(t *testing.T) {
 		n.send(routeList(asked, true))
 		<-answers
 		expect("list is there", 1)
-		time.Sleep(5*time.Second - time.Millisecond)
+		pass(5*time.Second - time.Millisecond)
 		expect("a moment ago", 1)
-		time.Sleep(time.Millisecond)
+		pass(time.Millisecond)
 		expect("long ago", 0)
 
 		answers = r.call(call)
 		n.next()
-		time.Sleep(time.Minute)
+		pass(time.Minute)
 		expect("list did not come", 1)
 		<-answers
-		time.Sleep(5 * time.Second)
+		pass(5 * time.Second)
 		expect("list did not come long ago", 0)
 	})
 }

@@ -205,7 +205,7 @@ func TestNewSessionOfAStreamIsNotJudgedAgain(t *testing.T) {
 		n, _ := r.ask(proven("a", "n", token(t, secretOfA, "a", "n", 0)))
 		n.answer(n.next())
 		lost := r.session("a/n")
-		time.Sleep(2 * time.Hour)
+		pass(2 * time.Hour)
 		r.require(map[string]string{"b": secretOfB})
 		r.replica.as(t, &slimcppb.Command{Payload: &slimcppb.Command_SessionLost{
 			SessionLost: &slimcppb.SessionLost{Session: lost.Proto(), Reason: slimcppb.LossReason_LOSS_REASON_UNREACHABLE},
@@ -235,7 +235,7 @@ func TestLostSessionDoesNotUseUpTheToken(t *testing.T) {
 				synctest.Wait()
 				r.replica.setLeader(true)
 				for len(r.registrations()) == 0 { // it is tried again 25 ms later at the earliest
-					time.Sleep(time.Millisecond)
+					pass(time.Millisecond)
 					synctest.Wait()
 				}
 				lost := r.session("a/n")

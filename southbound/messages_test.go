@@ -327,7 +327,7 @@ func TestReaderWaitsWhileTooMuchIsPending(t *testing.T) {
 				n.announce(names("n", from, from+2000)...)
 			}
 		}()
-		time.Sleep(time.Second)
+		pass(time.Second)
 		if stats := r.service.Stats(); stats.Backpressure == 0 {
 			t.Error("the reader did not wait")
 		}

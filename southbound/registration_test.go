@@ -207,7 +207,7 @@ func TestProvisionalAnswer(t *testing.T) {
 		n.announce("gone", "one")
 		n.withdraw("gone")
 		n.announce("two")
-		time.Sleep(12 * time.Second) // tries end with an unknown outcome
+		pass(12 * time.Second) // tries end with an unknown outcome
 		n.silent()
 		resume()
 		eventually(t, "what was said meanwhile is announced", func() bool { return r.announced("a/n") == "one two" })
@@ -242,7 +242,7 @@ func TestProvisionalStreamThatEndsLeavesNoSession(t *testing.T) {
 		resume := r.replica.stall()
 		n, _ := r.register(request("a", "n"))
 		n.hangUp()
-		time.Sleep(time.Minute)
+		pass(time.Minute)
 		resume()
 		eventually(t, "the loss is committed", func() bool {
 			return len(accepted(r.replica, (*slimcppb.Command).GetSessionLost)) == 1
@@ -265,7 +265,7 @@ func TestUnproposedRegistrationNeedsNoLoss(t *testing.T) {
 		n.hangUp()
 		synctest.Wait()
 		r.replica.setLeader(true)
-		time.Sleep(time.Minute)
+		pass(time.Minute)
 		if lost := accepted(r.replica, (*slimcppb.Command).GetSessionLost); len(lost) != 0 {
 			t.Errorf("lost %v", lost)
 		}
@@ -279,7 +279,7 @@ func TestQuarantine(t *testing.T) {
 		bad.ack()
 		bad.registered(bad.send(registerMessage(request("a", "*"))))
 		bad.announce("x")
-		time.Sleep(time.Minute)
+		pass(time.Minute)
 		bad.silent()
 		r.replica.setLeader(true)
 		if code := bad.end(); code != codes.InvalidArgument {
@@ -300,7 +300,7 @@ func TestFullQuarantineHoldsHeadersBack(t *testing.T) {
 			bad.registered(bad.send(registerMessage(request("a", "*"))))
 		}
 		good := r.open(true)
-		time.Sleep(time.Minute)
+		pass(time.Minute)
 		good.silent()
 		r.replica.setLeader(true)
 		good.ack()

@@ -465,7 +465,7 @@ func eventually(t *testing.T, what string, holds func() bool) {
 		if holds() {
 			return
 		}
-		time.Sleep(100 * time.Millisecond)
+		pass(100 * time.Millisecond)
 	}
 	t.Fatalf("not within a minute: %s", what)
 }

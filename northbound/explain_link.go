@@ -8,6 +8,7 @@ import (
 
 	"github.com/slim-cp/slim-cp/fsm"
 	"github.com/slim-cp/slim-cp/proto/slimcp/v1"
+	"github.com/slim-cp/slim-cp/southbound"
 )
 
 // ExplainLink says why two groups are linked, or what is in the way.
@@ -86,7 +87,7 @@ func (e *explainer) sayFormer(link *fsm.Link) {
 
 // explainLink reports whether a live link works.
 func (e *explainer) explainLink(link *fsm.Link) bool {
-	e.say("link %s: node %s dials %s, which node %s offers", link.ID, link.SourceNode, endpointURL(link), link.EndpointNode)
+	e.say("link %s: node %s dials %s, which node %s offers", link.ID, link.SourceNode, southbound.EndpointURL(link), link.EndpointNode)
 	for _, line := range e.linkState(link) {
 		e.say("%s", line)
 	}

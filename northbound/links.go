@@ -57,7 +57,7 @@ func (f linkFilter) matchesPair(a, b string) bool {
 }
 
 func linkEntry(link *fsm.Link, view *fsm.View) *controlplanepb.LinkEntry {
-	endpoint := endpointURL(link)
+	endpoint := southbound.EndpointURL(link)
 	return &controlplanepb.LinkEntry{
 		Id:             strings.Join([]string{link.SourceNode, link.DestNode, endpoint, link.ID}, "|"),
 		LinkId:         link.ID,
@@ -70,16 +70,6 @@ func linkEntry(link *fsm.Link, view *fsm.View) *controlplanepb.LinkEntry {
 		Deleted:        !link.Live(),
 		LastUpdated:    unixSeconds(link.UpdatedAt),
 	}
-}
-
-// endpointURL is what the source dials. A node may have been configured with a
-// scheme, which must not be doubled.
-func endpointURL(link *fsm.Link) string {
-	host := strings.TrimPrefix(strings.TrimPrefix(link.Endpoint, "http://"), "https://")
-	if link.TLSRequired {
-		return "https://" + host
-	}
-	return "http://" + host
 }
 
 // linkStatus has no value for deleted links: LinkEntry.deleted says it.

@@ -20,6 +20,7 @@ build: ## bin/slim-cp, bin/slimctl and bin/slim-node
 test: ## all tests but those of running binaries
 	$(if $(race),,@echo "no C compiler: testing without the race detector")
 	go test $(race) ./...
+	$(if $(race),@echo "the model test in full, without the race detector" && go test -run '^TestModel$$' ./reconciler)
 
 e2e: ## the built binaries as processes
 	go test -count=1 -timeout 10m -tags e2e ./test/e2e

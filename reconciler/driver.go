@@ -45,7 +45,6 @@ type driver struct {
 	sweeps            int
 	linksNoted        bool // looked at while the slot was taken
 	routesNoted       bool
-	marked            bool // since the last takeMark
 
 	batch    batch
 	failures map[routeKey]fsm.RouteFailure
@@ -121,7 +120,6 @@ func (d *driver) mark(name fsm.Name, index uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.batch.mark(name)
-	d.marked = true
 	d.minIndex = max(d.minIndex, index)
 }
 
@@ -131,16 +129,7 @@ func (d *driver) markAll(index uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.batch.markAll()
-	d.marked = true
 	d.minIndex = max(d.minIndex, index)
-}
-
-func (d *driver) takeMark() bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	marked := d.marked
-	d.marked = false
-	return marked
 }
 
 func (d *driver) forget(name nameHandle) {

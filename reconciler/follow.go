@@ -20,19 +20,24 @@ func (l *leadership) follow(ctx context.Context, feed *fsm.Feed) {
 				d.forget(unique.Make(forgotten.Name))
 			}
 		}
+		var marked map[string]struct{}
 		if changes.All {
-			l.followAll(view)
+			marked = l.followAll(view)
 		} else {
-			l.followSome(changes, view)
+			marked = l.followSome(changes, view)
 		}
 		// Only now may a driver take the view for complete.
 		l.current.Store(view)
+		for id := range marked {
+			l.enqueue(id)
+		}
 		l.wake(changes, view)
 	}
 }
 
-// followAll makes every driver compare everything.
-func (l *leadership) followAll(view *fsm.View) {
+// followAll makes every driver compare everything. It returns the ids of the
+// nodes to be looked at.
+func (l *leadership) followAll(view *fsm.View) map[string]struct{} {
 	for node := range view.Nodes() {
 		l.followNode(node.ID, view)
 	}
@@ -47,28 +52,36 @@ func (l *leadership) followAll(view *fsm.View) {
 	for _, id := range gone {
 		l.followNode(id, view)
 	}
-	l.markAll(view)
+	return l.markAll(view)
 }
 
-func (l *leadership) markAll(view *fsm.View) {
+func (l *leadership) markAll(view *fsm.View) map[string]struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, d := range l.drivers {
+	marked := make(map[string]struct{}, len(l.drivers))
+	for id, d := range l.drivers {
 		d.markAll(view.Index())
+		marked[id] = struct{}{}
 	}
+	return marked
 }
 
-func (l *leadership) followSome(changes fsm.Changes, view *fsm.View) {
+// followSome makes the drivers that changes concern compare what changed. It
+// costs the change, not the fleet, and returns the ids of the nodes to be looked
+// at.
+func (l *leadership) followSome(changes fsm.Changes, view *fsm.View) map[string]struct{} {
 	for _, id := range changes.Nodes {
 		l.followNode(id, view)
 	}
+	marked := map[string]struct{}{}
 	if changes.Trees {
-		l.markAll(view)
+		marked = l.markAll(view)
 	}
 	for _, change := range changes.Links {
 		for _, id := range ends(change, view) {
 			if d, ok := l.driver(id); ok {
 				d.markAll(view.Index())
+				marked[id] = struct{}{}
 			}
 		}
 	}
@@ -82,25 +95,17 @@ func (l *leadership) followSome(changes fsm.Changes, view *fsm.View) {
 			for _, id := range carriers.of(groups) {
 				if d, ok := l.driver(id); ok {
 					d.mark(change.Name, view.Index())
+					marked[id] = struct{}{}
 				}
 			}
 		}
 	}
+	return marked
 }
 
-// wake queues what the changes concern, once the view is in place.
+// wake starts what the changes ask for beside a comparison, once the view is in
+// place.
 func (l *leadership) wake(changes fsm.Changes, view *fsm.View) {
-	l.mu.Lock()
-	var marked []string
-	for id, d := range l.drivers {
-		if d.takeMark() {
-			marked = append(marked, id)
-		}
-	}
-	l.mu.Unlock()
-	for _, id := range marked {
-		l.enqueue(id)
-	}
 	l.wakeNodes(changes, view)
 	for _, id := range changes.Suspects {
 		if d, ok := l.driver(id); ok {

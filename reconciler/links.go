@@ -135,10 +135,8 @@ func dialDelay(failures uint32) time.Duration {
 }
 
 func connected(view *fsm.View, group string) bool {
-	for range view.ConnectedMembers(group) {
-		return true
-	}
-	return false
+	record, ok := view.Group(group)
+	return ok && record.Connected > 0
 }
 
 // superfluous returns the outgoing connections that the node should not have:

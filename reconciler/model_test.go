@@ -26,7 +26,7 @@ var (
 )
 
 const (
-	// The default run. A round is a world of its own with a seed of its own.
+	// A full run. A round is a world of its own with a seed of its own.
 	modelRounds   = 14
 	modelQuiesces = 4   // of a round
 	modelEvents   = 200 // before each of them
@@ -38,7 +38,7 @@ const (
 // come to rest, that everything is as topology and applications ask. A round
 // that fails names its seed; -model.seed replays it.
 func TestModel(t *testing.T) {
-	seeds := make([]uint64, modelRounds)
+	seeds := make([]uint64, defaultRounds)
 	for i := range seeds {
 		seeds[i] = uint64(i + 1)
 	}

@@ -35,34 +35,58 @@ func (l *leadership) reroute(view *fsm.View, link *fsm.Link) {
 	l.outbox.send(outgoing{command: &slimcppb.Command{Payload: &slimcppb.Command_ReplaceLink{ReplaceLink: command}}})
 }
 
-// nextAttempt returns who dials whom next, of those that have not failed.
+// maxTried bounds the ways that are tried before the full state, and with it what
+// the state remembers of them.
+const maxTried = 8
+
+// nextAttempt returns who dials whom next, of those that have not failed. The
+// kinds of ways take turns, so that a large group does not use the tries up with
+// one of them.
 func nextAttempt(view *fsm.View, link *fsm.Link) (source, dialled string, found bool) {
+	if len(link.Tried) >= maxTried {
+		return "", "", false
+	}
 	ours, theirs := candidates(view, link.SourceGroup), candidates(view, link.DestGroup)
-	var attempts [][2]string
-	for _, node := range ours {
-		attempts = append(attempts, [2]string{node.ID, link.EndpointNode})
+	kinds := []func() (string, string, bool){
+		func() (string, string, bool) { // another node of the dialling group
+			return firstUntried(link, ours, dialable(theirs, link.EndpointNode))
+		},
+		func() (string, string, bool) { // another endpoint
+			return firstUntried(link, ours, dialable(theirs, ""))
+		},
+		func() (string, string, bool) { // the other direction
+			return firstUntried(link, theirs, dialable(ours, ""))
+		},
 	}
-	for _, node := range theirs {
-		attempts = append(attempts, [2]string{link.SourceNode, node.ID})
-	}
-	for _, dialling := range ours {
-		for _, node := range theirs {
-			attempts = append(attempts, [2]string{dialling.ID, node.ID})
-		}
-	}
-	for _, dialling := range theirs {
-		for _, node := range ours {
-			attempts = append(attempts, [2]string{dialling.ID, node.ID})
-		}
-	}
-	for _, attempt := range attempts {
-		name := fsm.Attempt(attempt[0], attempt[1])
-		if name != fsm.Attempt(link.SourceNode, link.EndpointNode) && !slices.Contains(link.Tried, name) &&
-			available(view, attempt[0]) && available(view, attempt[1]) && hasEndpoint(view, attempt[1]) {
-			return attempt[0], attempt[1], true
+	for i := range kinds {
+		if source, dialled, found = kinds[(len(link.Tried)+i)%len(kinds)](); found {
+			return source, dialled, true
 		}
 	}
 	return "", "", false
+}
+
+// firstUntried returns the first pair that has not failed since the link last
+// stood.
+func firstUntried(link *fsm.Link, dialling, dialled []*fsm.Node) (string, string, bool) {
+	for _, to := range dialled {
+		for _, from := range dialling {
+			attempt := fsm.Attempt(from.ID, to.ID)
+			if attempt != fsm.Attempt(link.SourceNode, link.EndpointNode) && !slices.Contains(link.Tried, attempt) {
+				return from.ID, to.ID, true
+			}
+		}
+	}
+	return "", "", false
+}
+
+// dialable returns the nodes with an external endpoint, or the one of them that
+// is named.
+func dialable(nodes []*fsm.Node, only string) []*fsm.Node {
+	return slices.DeleteFunc(slices.Clone(nodes), func(node *fsm.Node) bool {
+		_, ok := node.ExternalDetail()
+		return !ok || only != "" && node.ID != only
+	})
 }
 
 func candidates(view *fsm.View, group string) []*fsm.Node {
@@ -73,20 +97,6 @@ func candidates(view *fsm.View, group string) []*fsm.Node {
 		}
 	}
 	return nodes
-}
-
-func available(view *fsm.View, id string) bool {
-	node, ok := view.Node(id)
-	return ok && node.Connected() && node.State == fsm.NodePresent && !node.Silent
-}
-
-func hasEndpoint(view *fsm.View, id string) bool {
-	node, ok := view.Node(id)
-	if !ok {
-		return false
-	}
-	_, ok = node.ExternalDetail()
-	return ok
 }
 
 // dropLeftovers reads the lists of the nodes with an own id that another node's

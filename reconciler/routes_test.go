@@ -237,9 +237,13 @@ func TestRefusedRoute(t *testing.T) {
 			}
 			return err
 		})
-		if route, err := routeAt(w, b.ID(), good); err != nil || route.Status != fsm.RouteApplied {
-			t.Errorf("the other route is %+v, %v", route, err)
-		}
+		w.Eventually("the other route is applied", 5*time.Second, func() error {
+			route, err := routeAt(w, b.ID(), good)
+			if err == nil && route.Status != fsm.RouteApplied {
+				return fmt.Errorf("route is %d (%s)", route.Status, route.Message)
+			}
+			return err
+		})
 		pass(time.Second)
 		w.Taps.Set(nil)
 		w.Settle()

@@ -120,8 +120,6 @@ func Proven(view *fsm.View, link *fsm.Link) bool {
 }
 
 func hasConnected(view *fsm.View, group string) bool {
-	for range view.ConnectedMembers(group) {
-		return true
-	}
-	return false
+	record, ok := view.Group(group)
+	return ok && record.Connected > 0
 }

@@ -106,11 +106,11 @@ func TestNodeSkipsInitialAck(t *testing.T) {
 
 func receive[T any](ctx context.Context, t *testing.T, from <-chan T, what string) T {
 	t.Helper()
+	var value T
 	select {
-	case value := <-from:
-		return value
+	case value = <-from:
 	case <-ctx.Done():
 		t.Fatalf("no %s within %v", what, stubAnswer)
-		panic("unreachable")
 	}
+	return value
 }

@@ -35,6 +35,14 @@ var (
 	ErrUnknownSchema = errors.New("log needs a newer version of slim-cp")
 	// ErrWrongCluster: state and data directory belong to different clusters.
 	ErrWrongCluster = errors.New("wrong cluster")
+	// ErrRemoved: the replica was removed from its cluster. Its id never joins
+	// again.
+	ErrRemoved = errors.New("replica was removed from the cluster")
+	// ErrDuplicate: another process runs with a copy of the data directory.
+	ErrDuplicate = errors.New("another process runs with a copy of this data directory")
+	// ErrTransferStuck: the Raft library refuses every write. The process has to
+	// start again.
+	ErrTransferStuck = errors.New("the leader is stuck in a transfer of its leadership")
 	// ErrDataDir: the data directory cannot be used.
 	ErrDataDir = errors.New("data directory cannot be used")
 )
@@ -54,3 +62,11 @@ func (e *UnknownOutcomeError) Is(target error) bool { return target == ErrUnknow
 
 // Unwrap returns the cause, for instance a context's error.
 func (e *UnknownOutcomeError) Unwrap() error { return e.Cause }
+
+// Errors of changes of the membership.
+var (
+	// ErrMembership: the change is refused; the text says why and what to do.
+	ErrMembership = errors.New("membership")
+	// ErrUnknownReplica: no member has that name or id.
+	ErrUnknownReplica = errors.New("no such replica")
+)

@@ -1,6 +1,10 @@
 package cluster
 
-import "github.com/hashicorp/raft"
+import (
+	"time"
+
+	"github.com/hashicorp/raft"
+)
 
 // Limits that tests fill up.
 const (
@@ -40,3 +44,27 @@ func (r *Replica) Poke() { r.readiness.poke() }
 
 // Lead tells the replica that it was elected, or is not any more, as raft does.
 func (r *Replica) Lead(elected bool) { r.leadership.set(elected) }
+
+// WithCheckpoints compares the replicas' states more often.
+func (o Options) WithCheckpoints(period time.Duration) Options {
+	o.checkpointPeriod = period
+	return o
+}
+
+// Remedies switch off what keeps public faults of the library away.
+type Remedies = remedies
+
+// Without switches a remedy off.
+func (o Options) Without(change func(*Remedies)) Options {
+	change(&o.without)
+	return o
+}
+
+// The remedies.
+func WithoutMainLoopHeartbeats(r *Remedies) { r.mainLoopHeartbeats = true }
+func WithoutSingleFlight(r *Remedies)       { r.singleFlight = true }
+func WithoutReadBarrier(r *Remedies)        { r.readBarrier = true }
+func WithoutMembershipWatch(r *Remedies)    { r.membershipWatch = true }
+
+// Raft returns the library's replica.
+func (r *Replica) Raft() *raft.Raft { return r.raft }

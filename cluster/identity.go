@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -33,6 +34,9 @@ type identityRecord struct {
 	ReplicaID string `json:"replica_id"`
 	// ClusterID is empty until the cluster was initialised.
 	ClusterID string `json:"cluster_id,omitempty"`
+	// Joining is the id of a cluster that the replica is joining: none of its
+	// state is here yet.
+	Joining string `json:"joining_cluster_id,omitempty"`
 }
 
 func newIdentity(dir, name string) *identity {
@@ -72,6 +76,30 @@ func (i *identity) clusterID() string {
 	return i.record.ClusterID
 }
 
+// allegiance returns the id of the cluster that the replica is a member of or is
+// joining, empty if there is none.
+func (i *identity) allegiance() string {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return cmp.Or(i.record.ClusterID, i.record.Joining)
+}
+
+// join notes, durably, which cluster the replica is joining; empty: none.
+func (i *identity) join(clusterID string) error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	record := i.record
+	record.Joining = clusterID
+	if record == i.record {
+		return nil
+	}
+	if err := i.write(record); err != nil {
+		return err
+	}
+	i.record = record
+	return nil
+}
+
 // save makes the identity durable.
 func (i *identity) save() error {
 	i.mu.Lock()
@@ -90,7 +118,11 @@ func (i *identity) adopt(clusterID string) error {
 		return nil
 	case "":
 		record := i.record
-		record.ClusterID = clusterID
+		if record.Joining != "" && record.Joining != clusterID {
+			return fmt.Errorf("%w: the replica is joining cluster %s, its state is that of cluster %q",
+				ErrWrongCluster, record.Joining, clusterID)
+		}
+		record.ClusterID, record.Joining = clusterID, ""
 		if err := i.write(record); err != nil {
 			return err
 		}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/hashicorp/raft"
 
 	"github.com/slim-cp/slim-cp/fsm"
 	"github.com/slim-cp/slim-cp/proto/slimcp/v1"
@@ -16,6 +17,9 @@ import (
 const (
 	// startTimeout bounds one try to open a leadership.
 	startTimeout = 5 * time.Second
+	// stuckTransfer is how long a new leader may be told that it is just handing
+	// over.
+	stuckTransfer = 2 * time.Second
 	// startPause is the wait before the next try.
 	startPause = 100 * time.Millisecond
 )
@@ -26,12 +30,14 @@ type leadership struct {
 	changed chan struct{} // holds a token after each change of elected
 
 	mu       sync.Mutex
-	elected  bool               // newest value of raft's channel
-	resigned bool               // by resign; elections do not count any more
-	cancel   context.CancelFunc // of the present leadership; nil if there is none
-	term     uint64             // of the leadership that has started, else 0
-	work     []func(context.Context, uint64)
-	start    func(func(context.Context, uint64)) // runs one more piece of work; nil if there is none to run
+	elected  bool // newest value of raft's channel
+	resigned bool // by resign; elections do not count any more
+	// suspended: elected, but no work begins meanwhile.
+	suspended bool
+	cancel    context.CancelFunc // of the present leadership; nil if there is none
+	term      uint64             // of the leadership that has started, else 0
+	work      []func(context.Context, uint64)
+	start     func(func(context.Context, uint64)) // runs one more piece of work; nil if there is none to run
 }
 
 func newLeadership() *leadership {
@@ -66,11 +72,36 @@ func (l *leadership) resign() {
 	l.set(false)
 }
 
+// suspend ends the work of the leadership of a term; it does not begin again
+// before resume. False if that leadership is over.
+func (l *leadership) suspend(term uint64) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.term != term || term == 0 || l.suspended {
+		return false
+	}
+	l.term, l.suspended = 0, true
+	l.cancel()
+	return true
+}
+
+// resume lets work begin again, behind another LeaderStarted, if the replica still
+// leads.
+func (l *leadership) resume() {
+	l.mu.Lock()
+	l.suspended = false
+	l.mu.Unlock()
+	select {
+	case l.changed <- struct{}{}:
+	default:
+	}
+}
+
 // begin returns a context for a leadership, nil if this replica is not elected.
 func (l *leadership) begin(parent context.Context) context.Context {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.elected {
+	if !l.elected || l.suspended {
 		return nil
 	}
 	ctx, cancel := context.WithCancel(parent)
@@ -167,6 +198,7 @@ func (r *Replica) lead(ctx context.Context) {
 // openLeadership tries until LeaderStarted is applied, or gives up when the
 // leadership was lost.
 func (r *Replica) openLeadership(ctx context.Context) (term uint64, ok bool) {
+	began := time.Now()
 	for {
 		term, err := r.tryOpenLeadership(ctx)
 		if err == nil {
@@ -178,6 +210,12 @@ func (r *Replica) openLeadership(ctx context.Context) (term uint64, ok bool) {
 		}
 		if errors.Is(err, ErrWrongCluster) || errors.Is(err, ErrStoreFailed) {
 			r.fail(err)
+			return 0, false
+		}
+		if errors.Is(err, raft.ErrLeadershipTransferInProgress) && time.Since(began) > max(stuckTransfer, 2*r.options.Timings.Election) {
+			// The library's flag is never cleared; only a restart does it
+			// (hashicorp/raft#696).
+			r.fail(fmt.Errorf("%w for %s", ErrTransferStuck, time.Since(began).Round(time.Second)))
 			return 0, false
 		}
 		r.logger.Warn("leadership could not start yet", "error", err)

@@ -1,7 +1,9 @@
 package cluster
 
 import (
+	"errors"
 	"fmt"
+	"net"
 	"regexp"
 	"time"
 
@@ -58,6 +60,13 @@ var loneTimings = Timings{
 	LeaderLease: 100 * time.Millisecond,
 }
 
+// peerTimings are good for replicas in one region.
+var peerTimings = Timings{
+	Heartbeat:   500 * time.Millisecond,
+	Election:    500 * time.Millisecond,
+	LeaderLease: 400 * time.Millisecond,
+}
+
 // Options configure a replica.
 type Options struct {
 	// Name is the operator's name of the replica: up to 63 letters, digits, dots,
@@ -66,8 +75,11 @@ type Options struct {
 	// DataDir holds the log, the snapshots and the identity. Empty: everything
 	// is in memory and lost when the process ends.
 	DataDir string
-	// Timings default to short ones, since a lone replica has no rival.
+	// Timings default to short ones for a lone replica, which has no rival, and
+	// to 500, 500 and 400 ms for one of several.
 	Timings Timings
+	// Peers make the replica one of several. Nil: it is alone.
+	Peers *Peers
 	// SnapshotThreshold is the number of log entries between snapshots, 8192 if
 	// it is 0.
 	SnapshotThreshold uint64
@@ -78,9 +90,24 @@ type Options struct {
 	wrapLogs     func(raft.LogStore) raft.LogStore
 	wrapStable   func(raft.StableStore) raft.StableStore
 	trailingLogs uint64
+	// checkpointPeriod of the comparison of states.
+	checkpointPeriod time.Duration
+	// remedies that tests switch off, to see the fault that each is for.
+	without remedies
+}
+
+// remedies are what keeps public faults of the library away; true switches one
+// off. docs/failures.md names the faults.
+type remedies struct {
+	mainLoopHeartbeats bool // B-02
+	singleFlight       bool // B-01
+	readBarrier        bool // B-10
+	membershipWatch    bool // B-08
 }
 
 var replicaName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`)
+
+var replicaID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}-[0-9a-f]{8}$`)
 
 // withDefaults returns the options with all defaults filled in, or an error
 // that names the option, its value and what is accepted.
@@ -88,8 +115,16 @@ func (o Options) withDefaults() (Options, error) {
 	if !replicaName.MatchString(o.Name) {
 		return o, fmt.Errorf("replica name %q: must be 1 to 63 letters, digits, '.', '-' or '_' and start with a letter or digit", o.Name)
 	}
+	if o.Peers != nil {
+		if err := o.withPeers(); err != nil {
+			return o, err
+		}
+	}
 	if o.Timings == (Timings{}) {
 		o.Timings = loneTimings
+		if o.Peers != nil {
+			o.Timings = peerTimings
+		}
 	}
 	if t := o.Timings; t.LeaderLease < minTiming || t.Heartbeat < t.LeaderLease || t.Election < t.Heartbeat {
 		return o, fmt.Errorf("raft timings heartbeat %s, election %s, leader lease %s: must be %s <= lease <= heartbeat <= election",
@@ -97,6 +132,9 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.SnapshotThreshold == 0 {
 		o.SnapshotThreshold = defaultSnapshotThreshold
+	}
+	if o.checkpointPeriod == 0 {
+		o.checkpointPeriod = checkpointPeriod
 	}
 	if o.Now == nil {
 		o.Now = time.Now
@@ -108,4 +146,20 @@ func (o Options) withDefaults() (Options, error) {
 		}
 	}
 	return o, nil
+}
+
+// withPeers checks what makes the replica one of several.
+func (o Options) withPeers() error {
+	host, port, err := net.SplitHostPort(o.Peers.Advertise)
+	switch {
+	case err != nil || host == "" || port == "" || port == "0":
+		return fmt.Errorf("advertised address %q: must be HOST:PORT", o.Peers.Advertise)
+	case net.ParseIP(host) != nil && net.ParseIP(host).IsUnspecified():
+		return fmt.Errorf("advertised address %q: must be one that the other replicas can reach", o.Peers.Advertise)
+	case o.DataDir == "":
+		return fmt.Errorf("a replica of a cluster needs a data directory (protocol X6)")
+	case o.Peers.Listener == nil:
+		return errors.New("a replica of a cluster needs a listener for the cluster port")
+	}
+	return nil
 }

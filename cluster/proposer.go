@@ -26,6 +26,8 @@ const (
 	// entry of one command may be longer by its stamp.
 	maxEntryCommands = 256
 	maxEntryBytes    = MaxCommandBytes
+	// maxFillBytes is what encode may add to a command.
+	maxFillBytes = 32
 	// maxEntriesInFlight entries are with Raft at a time; what comes meanwhile
 	// gathers for the next one. More than one keeps the disk busy while the
 	// results of the last write are handed out.
@@ -88,14 +90,13 @@ func newProposer(r *raft.Raft, store *fsm.Store, now func() time.Time, leads fun
 	return p
 }
 
-// propose puts a command into the queue and waits for its outcome. The command
-// is only read, and only before propose returns.
-func (p *proposer) propose(ctx context.Context, command *slimcppb.Command, wait bool) (fsm.Result, error) {
-	encoded, err := p.encode(command)
-	if err != nil {
-		return fsm.Result{}, err
+// proposeEncoded puts an encoded command into the queue, when there is room, and
+// waits for its outcome.
+func (p *proposer) proposeEncoded(ctx context.Context, encoded []byte) (fsm.Result, error) {
+	if len(encoded) > MaxCommandBytes+maxFillBytes {
+		return fsm.Result{}, fmt.Errorf("%w: %d bytes", ErrTooLarge, len(encoded))
 	}
-	if err := p.admission.acquire(ctx, len(encoded), wait); err != nil {
+	if err := p.admission.acquire(ctx, len(encoded), true); err != nil {
 		return fsm.Result{}, err
 	}
 	return p.await(ctx, &proposal{encoded: encoded})
@@ -130,7 +131,7 @@ func (p *proposer) encode(command *slimcppb.Command) ([]byte, error) {
 	}
 	missing := &slimcppb.Command{}
 	if command.GetSchema() == 0 {
-		missing.Schema = fsm.SchemaVersion
+		missing.Schema = max(1, p.store.View().ActiveSchema())
 	}
 	if command.GetGeneration() == 0 {
 		missing.Generation = p.store.View().Generation()
@@ -286,14 +287,20 @@ func (p *proposer) take() []*proposal {
 	if p.cause != nil {
 		return nil
 	}
+	return takeBatch(&p.queue)
+}
+
+// takeBatch removes from a queue of proposals as many as fit into one entry. The
+// queue's lock is held.
+func takeBatch(queue *list.List) []*proposal {
 	var batch []*proposal
 	size := 0
-	for e := p.queue.Front(); e != nil && len(batch) < maxEntryCommands; e = p.queue.Front() {
+	for e := queue.Front(); e != nil && len(batch) < maxEntryCommands; e = queue.Front() {
 		waiting := e.Value.(*proposal)
 		if size += len(waiting.encoded); size > maxEntryBytes && len(batch) > 0 {
 			break
 		}
-		p.queue.Remove(e)
+		queue.Remove(e)
 		waiting.element = nil
 		batch = append(batch, waiting)
 	}

@@ -59,6 +59,7 @@ func (r *Replica) watchLeader(ctx context.Context) {
 	r.raft.RegisterObserver(observer)
 	defer r.raft.DeregisterObserver(observer)
 	for {
+		r.adoptCluster()
 		r.readiness.update(r.leaderID() != "", r.options.Now())
 		select {
 		case <-observations:
@@ -84,7 +85,8 @@ func (r *Replica) LeaderKnown() (known bool, since time.Time) {
 }
 
 // Ready reports whether a leader is known and this replica has applied the log
-// up to that leader's LeaderStarted.
+// up to that leader's LeaderStarted, and once since it started all that a leader
+// had.
 func (r *Replica) Ready() bool {
 	switch r.leaderID() {
 	case "":
@@ -93,8 +95,35 @@ func (r *Replica) Ready() bool {
 		leading, _ := r.Leadership()
 		return leading
 	default:
-		return r.store.View().LeaderTerm() == r.raft.CurrentTerm()
+		return r.caughtUp.Load() && r.store.View().LeaderTerm() == r.raft.CurrentTerm()
 	}
+}
+
+// catchUp returns when this boot has applied what the leader had when it was
+// asked, or leads itself. Before that the state may be that of the newest
+// snapshot, whose leader may still lead: a replica that looks ready, and is not
+// (rqlite/rqlite#2633, istio/istio#50058).
+func (r *Replica) catchUp(ctx context.Context) {
+	for {
+		changed := r.readiness.watch()
+		if leading, _ := r.Leadership(); leading {
+			break
+		}
+		patient, cancel := context.WithTimeout(ctx, defaultDeadline)
+		index, err := r.indexToWaitFor(patient)
+		if err == nil {
+			err = r.store.WaitApplied(patient, index)
+		}
+		cancel()
+		if err == nil {
+			break
+		}
+		if !r.waitLeaderChange(ctx, changed) {
+			return
+		}
+	}
+	r.caughtUp.Store(true)
+	r.readiness.poke()
 }
 
 // WaitReady returns nil once the replica is ready. It returns the context's

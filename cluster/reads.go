@@ -7,8 +7,10 @@ import (
 	"sync"
 
 	"github.com/hashicorp/raft"
+	"google.golang.org/grpc/status"
 
 	"github.com/slim-cp/slim-cp/fsm"
+	"github.com/slim-cp/slim-cp/proto/slimcp/v1"
 )
 
 // View returns what this replica has applied so far. It never blocks, and it may
@@ -16,36 +18,70 @@ import (
 func (r *Replica) View() *fsm.View { return r.store.View() }
 
 // Read returns a view that holds every command whose outcome was known to
-// somebody before the read began (protocol X2). While no leader is ready it
-// waits, at most 10 s if the context has no deadline, and returns ErrNoLeader.
-// It returns ErrNotLeader on a replica that does not lead. A read may always be
-// repeated.
+// somebody before the read began (protocol X2). A replica that does not lead asks
+// the leader for the index to wait for. While no leader is ready it waits, at
+// most 10 s if the context has no deadline, and returns ErrNoLeader. A read may
+// always be repeated.
 func (r *Replica) Read(ctx context.Context) (*fsm.View, error) {
 	ctx, cancel := withDeadline(ctx)
 	defer cancel()
-	if err := r.WaitReady(ctx); err != nil {
-		if ctx.Err() != nil {
-			err = fmt.Errorf("%w: %w", ErrNoLeader, err)
+	for {
+		if err := r.WaitReady(ctx); err != nil {
+			if ctx.Err() != nil {
+				err = fmt.Errorf("%w: %w", ErrNoLeader, err)
+			}
+			return nil, err
 		}
-		return nil, err
+		changed := r.readiness.watch()
+		index, err := r.indexToWaitFor(ctx)
+		if err == nil {
+			err = r.store.WaitApplied(ctx, index)
+		}
+		if err == nil {
+			return r.store.View(), nil
+		}
+		if r.options.Peers == nil || !r.waitLeaderChange(ctx, changed) {
+			return nil, err
+		}
 	}
+}
+
+func (r *Replica) indexToWaitFor(ctx context.Context) (uint64, error) {
+	if leading, _ := r.Leadership(); leading || r.options.Peers == nil {
+		index, _, err := r.readIndex(ctx)
+		return index, err
+	}
+	conn, err := r.leaderConn()
+	if err != nil {
+		return 0, err
+	}
+	if err := waitConnected(ctx, conn); err != nil {
+		return 0, err
+	}
+	response, err := slimcppb.NewReplicaServiceClient(conn).ReadIndex(ctx, &slimcppb.ReadIndexRequest{})
+	if err != nil {
+		return 0, fmt.Errorf("%w: %s", ErrNoLeader, status.Convert(err).Message())
+	}
+	return response.GetIndex(), nil
+}
+
+// readIndex returns, on a leader, the index of a state that holds all that was
+// answered before the call.
+func (r *Replica) readIndex(ctx context.Context) (index, term uint64, err error) {
 	leading, term := r.Leadership()
 	if !leading {
-		return nil, r.leads()
+		return 0, 0, r.leads()
 	}
 	// The index of the state itself: raft's applied index counts entries that
 	// are only queued for it.
-	index := r.store.View().Index()
+	index = r.store.View().Index()
 	if err := r.verification.join(ctx); err != nil {
-		return nil, err
+		return 0, 0, err
 	}
 	if leading, now := r.Leadership(); !leading || now != term {
-		return nil, ErrNoLeader
+		return 0, 0, ErrNoLeader
 	}
-	if err := r.store.WaitApplied(ctx, index); err != nil {
-		return nil, err
-	}
-	return r.store.View(), nil
+	return index, term, nil
 }
 
 // verifyLeader asks a quorum whether this replica still leads. The library
@@ -53,7 +89,7 @@ func (r *Replica) Read(ctx context.Context) (*fsm.View, error) {
 // only voters can commit, takes its place.
 func (r *Replica) verifyLeader() error {
 	var err error
-	if r.hasNonVoters() {
+	if r.hasNonVoters() && !r.options.without.readBarrier {
 		err = r.raft.Barrier(enqueueTimeout).Error()
 	} else {
 		err = r.raft.VerifyLeader().Error()

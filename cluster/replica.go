@@ -16,7 +16,7 @@ import (
 	"github.com/slim-cp/slim-cp/proto/slimcp/v1"
 )
 
-// Replica is one Raft replica. All methods may be called by any goroutine.
+// Replica is one Raft replica, alone or one of several. All methods may be called by any goroutine.
 type Replica struct {
 	options  Options
 	logger   hclog.Logger
@@ -32,6 +32,16 @@ type Replica struct {
 	calls        calls
 	verification verification
 	snapshotting chan struct{} // holds a token while a snapshot is being written
+
+	// Of one of several replicas only.
+	network       *network
+	forwarder     *forwarder
+	acquaintances acquaintances
+	members       members
+	checkpoints   checkpoints
+	draining      atomic.Bool
+	caughtUp      atomic.Bool
+	sessions      atomic.Pointer[func() int]
 
 	stopWork  context.CancelFunc // ends lead
 	work      sync.WaitGroup     // lead
@@ -98,7 +108,7 @@ func Open(ctx context.Context, options Options, store *fsm.Store, logger hclog.L
 		err = r.startRaft(config)
 	}
 	if err != nil {
-		return nil, errors.Join(err, storage.close())
+		return nil, errors.Join(err, r.closeNetwork(), storage.close())
 	}
 	r.startWork(elections)
 	return r, nil
@@ -148,8 +158,8 @@ func raftConfig(options Options, replicaID string, elections chan<- bool, logger
 
 // startRaft bootstraps a new replica and starts the library.
 func (r *Replica) startRaft(config *raft.Config) error {
-	transport := loneTransport(r.ReplicaID())
-	if err := r.storage.bootstrap(config, transport); err != nil {
+	transport, err := r.openTransport(config)
+	if err != nil {
 		return err
 	}
 	dog := watchdog{limit: storeLimit, fail: r.fail}
@@ -161,7 +171,7 @@ func (r *Replica) startRaft(config *raft.Config) error {
 		stable = wrap(stable)
 	}
 	machine := &stateMachine{store: r.store, fail: r.fail, leaderStarted: r.readiness.poke}
-	err := r.newRaft(config, machine,
+	err = r.newRaft(config, machine,
 		&watchedLogs{LogStore: logs, watchdog: dog, logger: r.logger},
 		&watchedStable{StableStore: stable, watchdog: dog}, transport)
 	if err != nil {
@@ -172,6 +182,18 @@ func (r *Replica) startRaft(config *raft.Config) error {
 		return errors.Join(err, r.stopRaft().Error())
 	}
 	return nil
+}
+
+// openTransport returns Raft's transport. A lone replica that is new makes itself
+// the only voter; one of several waits to be told what it is part of.
+func (r *Replica) openTransport(config *raft.Config) (raft.Transport, error) {
+	if r.options.Peers != nil {
+		r.network = r.openNetwork(r.options.Peers)
+		r.store.SetCheckpointHandler(func(state *fsm.Snapshot) { r.checkpoints.take(state, &r.calls) })
+		return r.network.transport(r.options.without, config.Logger), nil
+	}
+	transport := loneTransport(r.ReplicaID())
+	return transport, r.storage.bootstrap(config, transport)
 }
 
 // checkRestored looks at the state that the library restored from a snapshot.
@@ -215,6 +237,9 @@ func (r *Replica) startWork(elections <-chan bool) {
 	r.watch.Go(func() { r.watchLeader(watch) })
 	r.watch.Go(func() { r.supervise(watch) })
 	r.work.Go(func() { r.lead(work) })
+	if r.options.Peers != nil {
+		r.startNetwork(watch)
+	}
 }
 
 // fail stops the replica for good. It does not block, and may be called from
@@ -277,22 +302,20 @@ func (r *Replica) leads() error {
 
 // Propose puts a command into the log and returns what Apply answered; an error
 // of the command itself is in the result. It fills in generation (protocol X3)
-// and schema if they are 0; the leader stamps time and seed (protocol D6). When
-// too much is in flight it waits. The context's deadline, or 10 s, bounds all of
-// it. An error that is ErrUnknownOutcome leaves open whether the command takes
-// effect; any other error means that it was not proposed.
+// and schema if they are 0; the leader stamps time and seed (protocol D6). A
+// replica that does not lead sends it to the leader. When too much is in flight
+// it waits; one of several replicas waits for a leader too, at most 5 s. The
+// context's deadline, or 10 s, bounds all of it. An error that is
+// ErrUnknownOutcome leaves open whether the command takes effect; any other error
+// means that it was not proposed.
 func (r *Replica) Propose(ctx context.Context, command *slimcppb.Command) (fsm.Result, error) {
-	ctx, cancel := withDeadline(ctx)
-	defer cancel()
-	return r.proposer.propose(ctx, command, true)
+	return r.propose(ctx, command, true)
 }
 
 // ProposeNow is Propose for callers that can be told to come back later: it
 // returns ErrOverloaded when too much is in flight (protocol X1).
 func (r *Replica) ProposeNow(ctx context.Context, command *slimcppb.Command) (fsm.Result, error) {
-	ctx, cancel := withDeadline(ctx)
-	defer cancel()
-	return r.proposer.propose(ctx, command, false)
+	return r.propose(ctx, command, false)
 }
 
 // ProposeAsLeader proposes what was decided by the leadership of the given term.
@@ -305,7 +328,13 @@ func (r *Replica) ProposeAsLeader(ctx context.Context, term uint64, command *sli
 		return fsm.Result{}, fmt.Errorf("%w: the leadership of term %d is over", ErrNotLeader, term)
 	}
 	command.Term = term
-	return r.Propose(ctx, command)
+	ctx, cancel := withDeadline(ctx)
+	defer cancel()
+	encoded, err := r.proposer.encode(command)
+	if err != nil {
+		return fsm.Result{}, err
+	}
+	return r.proposer.proposeEncoded(ctx, encoded)
 }
 
 // Shutdown ends the leader's work, then Raft, then closes the files, and
@@ -331,6 +360,9 @@ func (r *Replica) shutDown() {
 	r.finish()
 
 	r.shutdownStep.Store("answers from raft")
+	if r.forwarder != nil {
+		r.forwarder.stop(ErrShutdown)
+	}
 	r.proposer.stop(ErrShutdown)
 	if r.Err() == nil {
 		// Futures that are with Raft when it shuts down are never answered. A
@@ -342,10 +374,13 @@ func (r *Replica) shutDown() {
 	_ = r.stopRaft().Error()
 	close(r.raftEnded)
 	r.stopWatch()
+	if r.network != nil {
+		r.network.stopServing()
+	}
 	r.watch.Wait()
 
 	r.shutdownStep.Store("the files")
-	if err := r.storage.close(); err != nil {
+	if err := errors.Join(r.closeNetwork(), r.storage.close()); err != nil {
 		r.closeErr = fmt.Errorf("%w: %w", ErrStoreFailed, err)
 	}
 }

@@ -10,7 +10,6 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
-	"go.etcd.io/bbolt"
 )
 
 const (
@@ -60,18 +59,13 @@ func (s *storage) openDir(options Options, logger hclog.Logger) error {
 	}
 	s.closers = append(s.closers, lock.Close)
 
-	bolt, err := raftboltdb.New(raftboltdb.Options{
-		Path: filepath.Join(options.DataDir, logFile),
-		BoltOptions: &bbolt.Options{
-			Timeout: boltLockTimeout,
-			// The list of free pages grows with the log's history; written on
-			// each append it has stopped clusters (hashicorp/consul#5181).
-			NoFreelistSync: true,
-			FreelistType:   bbolt.FreelistMapType,
-		},
-	})
+	path := filepath.Join(options.DataDir, logFile)
+	if err := compactLog(path, minCompactBytes, logger); err != nil {
+		return fmt.Errorf("%w: compact %s: %w", ErrDataDir, path, err)
+	}
+	bolt, err := raftboltdb.New(raftboltdb.Options{Path: path, BoltOptions: boltOptions()})
 	if err != nil {
-		return fmt.Errorf("%w: open %s: %w", ErrDataDir, filepath.Join(options.DataDir, logFile), err)
+		return fmt.Errorf("%w: open %s: %w", ErrDataDir, path, err)
 	}
 	s.logs, s.stable = bolt, bolt
 	s.closers = append(s.closers, bolt.Close)

@@ -26,8 +26,14 @@ type applier struct {
 	// pairsChanged: a group that came or went changed which other groups are
 	// linked.
 	pairsChanged bool
+	// blockedChanges is worked off when the command is.
+	blockedChanges blockedChanges
 	// loading: a snapshot is being read, nothing is derived yet.
 	loading bool
+	// known is the newest schema that this binary knows.
+	known uint32
+	// checkpoint: the state after the entry is to be handed out.
+	checkpoint bool
 }
 
 func (a *applier) index() uint64 { return a.position.Index }
@@ -49,12 +55,24 @@ func (a *applier) pick(n int) int {
 // apply runs the fences, then the command. A command that fails changes nothing but
 // the clock and, of a session that it names, the sequence number.
 func (a *applier) apply() Result {
-	if schema := a.command.GetSchema(); schema > SchemaVersion {
-		return Result{Err: fmt.Errorf("%w: command needs schema %d, this binary knows %d", ErrSchema, schema, SchemaVersion)}
-	}
-	if a.command.GetPayload() == nil {
+	schema := a.command.GetSchema()
+	switch {
+	case schema > a.known:
+		return Result{Err: schemaError("command", schema, a.known)}
+	case a.command.GetPayload() == nil:
 		return Result{Err: ErrUnknownCommand}
+	case schema > a.meta.ActiveSchema:
+		return Result{Err: fmt.Errorf("%w: command needs schema %d, the cluster uses %d", ErrInactiveSchema, schema, a.meta.ActiveSchema)}
 	}
+	if id := a.command.GetRequestId(); id != "" {
+		return a.once(id, a.fenced)
+	}
+	return a.fenced()
+}
+
+// fenced applies a command unless it was decided under another generation of the
+// state or another leadership (protocol X3, C14).
+func (a *applier) fenced() Result {
 	if init, ok := a.command.GetPayload().(*slimcppb.Command_InitCluster); ok {
 		return a.initCluster(init.InitCluster)
 	}
@@ -71,6 +89,7 @@ func (a *applier) apply() Result {
 	if a.pairsChanged {
 		a.topologyChanged()
 	}
+	a.settleBlocked()
 	return result
 }
 
@@ -80,7 +99,8 @@ func leadersWork(command *slimcppb.Command) bool {
 	switch command.GetPayload().(type) {
 	case *slimcppb.Command_DepartNode, *slimcppb.Command_NodeLeft, *slimcppb.Command_ExpireNodes,
 		*slimcppb.Command_NodeReconciled, *slimcppb.Command_Observed, *slimcppb.Command_ReplaceLink,
-		*slimcppb.Command_PurgeTombstones:
+		*slimcppb.Command_PurgeTombstones, *slimcppb.Command_RemoveReplica,
+		*slimcppb.Command_HoldReplica, *slimcppb.Command_Checkpoint:
 		return true
 	}
 	return false
@@ -134,6 +154,17 @@ func (a *applier) dispatch() Result {
 		return a.removeGroup(payload.RemoveGroup)
 	case *slimcppb.Command_ExpireNodes:
 		return a.expireNodes(payload.ExpireNodes)
+	case *slimcppb.Command_RecordReplica:
+		return a.recordReplica(payload.RecordReplica)
+	case *slimcppb.Command_RemoveReplica:
+		return a.removeReplica(payload.RemoveReplica)
+	case *slimcppb.Command_HoldReplica:
+		return a.holdReplica(payload.HoldReplica)
+	case *slimcppb.Command_FinalizeUpgrade:
+		return a.finalizeUpgrade(payload.FinalizeUpgrade)
+	case *slimcppb.Command_Checkpoint:
+		a.checkpoint = true
+		return Result{}
 	}
 	return Result{Err: ErrUnknownCommand}
 }
@@ -160,29 +191,17 @@ func (a *applier) leaderStarted(command *slimcppb.LeaderStarted) Result {
 	}
 	replica, boot := command.GetReplicaId(), command.GetBootId()
 	a.meta.LeaderTerm, a.meta.LeaderReplica, a.meta.LeaderBoot = command.GetTerm(), replica, boot
-	var old []SessionName
-	for key := range a.sessions.from(sessionKey{name: SessionName{ReplicaID: replica}}) {
-		if key.name.ReplicaID != replica {
-			break
-		}
-		if key.name.BootID != boot {
-			old = append(old, key.name)
-		}
-	}
-	for _, name := range old {
-		a.endSession(name, slimcppb.LossReason_LOSS_REASON_ENDED)
-	}
-	a.forgetEnded(replica, boot)
+	a.endSessions(replica, func(other string) bool { return other != boot })
 	return Result{}
 }
 
-func (a *applier) forgetEnded(replica, boot string) {
+func (a *applier) forgetEnded(replica string, over func(boot string) bool) {
 	var forget []endedSession
 	for ended := range a.ended.from(endedSession{name: SessionName{ReplicaID: replica}}) {
 		if ended.name.ReplicaID != replica {
 			break
 		}
-		if ended.name.BootID != boot {
+		if over(ended.name.BootID) {
 			forget = append(forget, ended)
 		}
 	}
@@ -195,7 +214,9 @@ func (a *applier) forgetEnded(replica, boot string) {
 // replica that presents it says (protocol T1, T2).
 func (a *applier) setFleetConfig(command *slimcppb.SetFleetConfig) Result {
 	if id := command.GetReplicaId(); id != "" {
-		a.replicas.set(&Replica{ID: id, Fingerprint: command.GetFingerprint()})
+		if err := a.presentFile(id, command.GetFingerprint()); err != nil {
+			return Result{Err: err}
+		}
 	}
 	if command.GetConfig() == nil {
 		return Result{}
@@ -214,6 +235,7 @@ func (a *applier) setFleetConfig(command *slimcppb.SetFleetConfig) Result {
 // those that it asks for.
 func (a *applier) topologyChanged() {
 	a.graph = a.expand(a.presentGroups())
+	a.blockedChanges.all = true
 	a.treesChanged()
 	var forbidden []*Link
 	for pair := range a.pairs.all() {
@@ -252,16 +274,15 @@ func (a *applier) regroup(group string, came bool) {
 	}
 	before := a.graph
 	a.graph = a.expand(a.presentGroups())
-	bigger, smaller := a.graph, before
+	bigger, smaller, moved := a.graph, before, movedGroup{group: group}
 	if !came {
-		bigger, smaller = before, a.graph
+		bigger, smaller, moved.before = before, a.graph, before
 	}
+	a.blockedChanges.groups = append(a.blockedChanges.groups, group)
+	a.blockedChanges.moved = append(a.blockedChanges.moved, moved)
 	// An instance of a template may link groups other than the one it is for.
 	if len(bigger.segments) != len(smaller.segments) && bigger.edgesWithout(group) != smaller.edgesWithout(group) {
 		a.pairsChanged = true
-	}
-	if a.pairsChanged || !bigger.keepsPaths(group) {
-		a.treesChanged()
 	}
 }
 

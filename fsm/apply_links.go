@@ -94,7 +94,7 @@ func (a *applier) connect(old *Link, destination, messageID string) {
 	link := *old
 	link.DestNode = destination
 	link.Status, link.StatusMessage, link.Acked = LinkApplied, "", true
-	link.Failures, link.DisputedBy, link.Tried = 0, "", nil
+	link.Failures, link.DisputedBy, link.Tried, link.Exhausted = 0, "", nil, false
 	link.ReachedAt = a.now()
 	if messageID != "" {
 		link.ClaimMessage = messageID
@@ -164,7 +164,9 @@ func (a *applier) replaceLink(command *slimcppb.ReplaceLink) Result {
 	case !link.Live(), link.SourceRevision != command.GetRevision():
 		return Result{Err: ErrStale}
 	case command.GetFullState():
-		return Result{LinkID: a.dialWithFullState(link)}
+		return Result{LinkID: a.dialWithFullState(link, command.GetExhausted())}
+	case command.GetExhausted():
+		return a.exhaust(link)
 	case command.GetSourceNodeId() != "":
 		return a.reroute(link, command)
 	}
@@ -176,13 +178,37 @@ func (a *applier) replaceLink(command *slimcppb.ReplaceLink) Result {
 
 // dialWithFullState tries a link that nobody could make once more, with the
 // node's own settings. If that fails too the others are tried again.
-func (a *applier) dialWithFullState(old *Link) string {
+func (a *applier) dialWithFullState(old *Link, exhausted bool) string {
 	link := *old
-	link.FullState, link.Tried = true, nil
+	link.FullState, link.Tried, link.Exhausted = true, nil, exhausted || link.Exhausted
 	link.Status, link.StatusMessage, link.Acked = LinkPending, "dialled with the node's own settings: "+old.StatusMessage, false
 	a.restamp(&link)
 	a.setLink(&link)
 	return link.ID
+}
+
+// exhaust notes that every way to make a link was tried in vain. It is not dialled
+// otherwise because of that: the ways are tried again in their turn.
+func (a *applier) exhaust(old *Link) Result {
+	if old.Status != LinkFailed {
+		return Result{Err: ErrStale} // a dial or a claim got through meanwhile
+	}
+	link := *old
+	link.Exhausted, link.Tried = true, nil
+	a.setLink(&link)
+	return Result{LinkID: link.ID}
+}
+
+// inherit gives a link that was made instead of another one what its pair went
+// through: names are led around the pair until a link of it stands.
+func (a *applier) inherit(created, former *Link) *Link {
+	if created == nil || !former.Exhausted {
+		return created
+	}
+	link := *created
+	link.Exhausted = true
+	a.setLink(&link)
+	return &link
 }
 
 // Attempt names who dials whom, as Link.Tried has it.
@@ -212,7 +238,7 @@ func (a *applier) reroute(link *Link, command *slimcppb.ReplaceLink) Result {
 		return Result{LinkID: link.ID}
 	}
 	a.deleteLink(link, command.GetReason())
-	created := a.newLink(source, dialled)
+	created := a.inherit(a.newLink(source, dialled), link)
 	if created == nil {
 		return Result{}
 	}
@@ -235,7 +261,7 @@ func (a *applier) keepFailures(linkID string, failures uint32) {
 
 func (a *applier) replace(link *Link, reason string) string {
 	a.deleteLink(link, reason)
-	created := a.createLink(link.SourceGroup, link.DestGroup, link.SourceNode)
+	created := a.inherit(a.createLink(link.SourceGroup, link.DestGroup, link.SourceNode), link)
 	if created == nil {
 		return ""
 	}
@@ -340,7 +366,7 @@ func (a *applier) remake(link *Link, group string) {
 	if link.SourceGroup == group {
 		prefer = ""
 	}
-	a.createLink(link.SourceGroup, link.DestGroup, prefer)
+	a.inherit(a.createLink(link.SourceGroup, link.DestGroup, prefer), link)
 }
 
 // sibling draws a node of the same group that can take links over.

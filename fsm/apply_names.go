@@ -175,8 +175,9 @@ func (a *applier) suspect(nodeID string) {
 func (a *applier) removeAnnouncer(record *NameRecord, at int) {
 	removed := record.Announcers[at]
 	a.tombstones.set(&Tombstone{
-		Name:      record.Name,
-		Announcer: removed,
+		Name: record.Name,
+		// What matters for a live announcement only is dropped, as the snapshot does.
+		Announcer: Announcer{NodeID: removed.NodeID, Group: removed.Group, First: removed.First, Epoch: removed.Epoch},
 		Revision:  a.index(),
 		RemovedAt: a.now(),
 	})

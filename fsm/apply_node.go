@@ -25,6 +25,9 @@ func (a *applier) registerNode(command *slimcppb.RegisterNode) Result {
 	if name.IsZero() {
 		return Result{Err: fmt.Errorf("%w: no session name", ErrInvalid)}
 	}
+	if a.ReplicaRemoved(name.ReplicaID) {
+		return Result{Err: ErrReplicaRemoved} // nobody would end the session
+	}
 	if err := CheckNodeID(command.GetGroup(), command.GetNode()); err != nil {
 		return Result{Err: fmt.Errorf("%w: %w", ErrInvalid, err)}
 	}

@@ -73,6 +73,43 @@ func BenchmarkApplyAnnounce(b *testing.B) {
 	}
 }
 
+// BenchmarkApplyClaim applies the claim of a link over which many names travel, and
+// publishes the view. Routes are not in the state, so the names cost nothing.
+func BenchmarkApplyClaim(b *testing.B) {
+	for _, names := range []int{100, 1_000, 10_000} {
+		b.Run(fmt.Sprintf("names=%d", names), func(b *testing.B) {
+			h := star(b)
+			hub := h.register("hub", "node")
+			spoke := h.register("spoke", "node")
+			const chunk = 100
+			for at := range names / chunk {
+				var announced []Name
+				for instance := range chunk {
+					announced = append(announced, appName(fmt.Sprintf("app-%03d", at), byte(instance)))
+				}
+				h.announce([]SessionName{hub, spoke}[at%2], announced...)
+			}
+			link, _ := h.view().LinkBetween("hub", "spoke")
+			session := h.commandSession(link.EndpointNode)
+			command := claimCommand(session, h.nextSequence(session), link.ID, "claim")
+			command.Generation = h.view().Generation()
+			entry := &slimcppb.Entry{Commands: []*slimcppb.Command{command}}
+			next := h.view().Index() + 1
+			saved := h.store.Capture()
+			b.ReportAllocs()
+			for b.Loop() {
+				h.store.state = saved.tables.copy()
+				if result := h.store.Apply(next, testTerm, entry)[0]; result.Err != nil {
+					b.Fatal(result.Err)
+				}
+			}
+			if link, _ := h.view().LinkBetween("hub", "spoke"); link.Status != LinkApplied {
+				b.Errorf("the claimed link is %v", link.Status)
+			}
+		})
+	}
+}
+
 // BenchmarkApplyRegister applies registrations of nodes that are known, with all
 // that follows for their links, one by one.
 func BenchmarkApplyRegister(b *testing.B) {

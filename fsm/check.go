@@ -11,6 +11,9 @@ func (v *View) Check() error {
 	if err := v.check(); err != nil {
 		return err
 	}
+	if err := v.checkBlocked(); err != nil {
+		return err
+	}
 	for record := range v.Names() {
 		if err := v.checkPaths(record); err != nil {
 			return err
@@ -103,6 +106,9 @@ func (t *tables) checkNodes() error {
 		if isCandidate(node) {
 			group.Connected++
 		}
+		if isDialable(node) {
+			group.Dialable++
+		}
 		counted[node.Group] = group
 		if node.Connected() == !node.LastSession.Name.IsZero() {
 			return fmt.Errorf("node %q has a session and a last session, or neither", node.ID)
@@ -155,22 +161,49 @@ func (t *tables) checkNames() error {
 	return nil
 }
 
+// checkBlocked compares the blocked pairs with what they follow from, and with
+// those that paths avoid.
+func (v *View) checkBlocked() error {
+	want := v.allBlocked()
+	for key := range want.all() {
+		if !v.Blocked(key.group, key.peer) || !v.graph.blocked.has(key.group, key.peer) {
+			return fmt.Errorf("blocked pair %s~%s is not avoided", key.group, key.peer)
+		}
+	}
+	if v.blocked.len() != want.len() || v.graph.blocked.len() != want.len() {
+		return fmt.Errorf("%d pairs are blocked both ways, but %d in the index and %d for paths",
+			want.len(), v.blocked.len(), v.graph.blocked.len())
+	}
+	return nil
+}
+
+// arrival is how a name comes to a group.
+type arrival struct {
+	times   int
+	blocked bool // over a blocked pair
+}
+
 // checkPaths follows a name from every group: no loop, no announcing group
-// twice, and every one of the own segment reached if the links stand.
+// twice, and every one of the own segment reached if the links stand, without a
+// blocked pair if that can be.
 func (v *View) checkPaths(record *NameRecord) error {
 	groups := record.Groups()
 	f := v.graph.forest(groups)
 	for group := range v.Groups() {
-		reached := map[string]int{}
-		if err := v.follow(f, record.Name, group.Name, "", reached, 0); err != nil {
+		reached := map[string]arrival{}
+		if err := v.follow(f, record.Name, [2]string{group.Name, ""}, reached, 0); err != nil {
 			return err
 		}
 		for _, segment := range v.graph.segments {
 			for _, announcing := range groups {
 				_, connected := v.reachable(segment, group.Name, announcing)
-				if connected && announcing != group.Name && reached[announcing] != 1 {
+				if connected && announcing != group.Name && reached[announcing].times != 1 {
 					return fmt.Errorf("name %s from group %q reaches group %q %d times",
-						record.Name, group.Name, announcing, reached[announcing])
+						record.Name, group.Name, announcing, reached[announcing].times)
+				}
+				if tree, ok := segment.usable().Tree(announcing); ok && tree.Reached(group.Name) && reached[announcing].blocked {
+					return fmt.Errorf("name %s from group %q comes to group %q over a blocked pair, and another path exists",
+						record.Name, group.Name, announcing)
 				}
 			}
 		}
@@ -186,11 +219,14 @@ func (v *View) reachable(segment segmentGraph, from, to string) (int, bool) {
 	return tree.Depth(from)
 }
 
-func (v *View) follow(f *forest, name Name, group, from string, reached map[string]int, depth int) error {
+// follow passes a name on from a group that got it from another one.
+func (v *View) follow(f *forest, name Name, at [2]string, reached map[string]arrival, depth int) error {
+	group, from := at[0], at[1]
 	if depth > v.groups.len() {
 		return fmt.Errorf("name %s loops at group %q", name, group)
 	}
-	reached[group]++
+	blocked := depth > 0 && (reached[from].blocked || v.graph.blocked.has(from, group))
+	reached[group] = arrival{times: reached[group].times + 1, blocked: blocked}
 	for _, hop := range f.hops[group] {
 		if hop.peer == from {
 			continue
@@ -198,7 +234,7 @@ func (v *View) follow(f *forest, name Name, group, from string, reached map[stri
 		if !slices.Contains(v.graph.neighbors(group), hop.peer) {
 			return fmt.Errorf("name %s: hop %s~%s is not in the topology", name, group, hop.peer)
 		}
-		if err := v.follow(f, name, hop.peer, group, reached, depth+1); err != nil {
+		if err := v.follow(f, name, [2]string{hop.peer, group}, reached, depth+1); err != nil {
 			return err
 		}
 	}

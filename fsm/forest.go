@@ -3,8 +3,6 @@ package fsm
 import (
 	"slices"
 	"strings"
-
-	"github.com/slim-cp/slim-cp/spt"
 )
 
 // maxForests bounds the cache of forests. A fleet needs one for each list of
@@ -13,7 +11,8 @@ const maxForests = 4096
 
 // forest says where a name goes, for all names that the same groups announce in
 // the same order of age: in each segment up the shortest path tree of its oldest
-// announcer, and from there down to the others (protocol N3).
+// announcer, and from there down to the others (protocol N3). Blocked pairs are in
+// it only where nothing else joins the groups.
 type forest struct {
 	hops map[string][]hop // by group, each list by peer
 }
@@ -46,8 +45,7 @@ func (g *graphs) forest(groups []string) *forest {
 
 func (g *graphs) buildForest(groups []string) *forest {
 	f := &forest{hops: map[string][]hop{}}
-	joined := newUnion()
-	var detours []part
+	var parts []part
 	for _, segment := range g.segments {
 		var members []string
 		for _, group := range groups {
@@ -60,33 +58,52 @@ func (g *graphs) buildForest(groups []string) *forest {
 		for len(members) > 0 {
 			var p part
 			p, members = partOf(segment, members)
-			if joined.addAll(p.tree) {
-				f.addTree(p)
-			} else {
-				detours = append(detours, p)
-			}
+			parts = append(parts, p)
 		}
 	}
-	for _, p := range detours {
-		f.addDetours(p, joined)
-	}
+	f.addParts(parts, g.blocked)
 	for _, hops := range f.hops { // any order: each list is sorted by itself
 		slices.SortFunc(hops, func(a, b hop) int { return strings.Compare(a.peer, b.peer) })
 	}
 	return f
 }
 
+// addParts adds the hops of all parts. The edges that are usable come first: a
+// blocked pair of one segment must not leave out a path of another one.
+func (f *forest) addParts(parts []part, blocked blockedPairs) {
+	joined := newUnion()
+	whole := make([]bool, len(parts))
+	for i, p := range parts {
+		whole[i] = joined.addAll(p.tree, func(a, b string) bool { return !blocked.has(a, b) })
+	}
+	if blocked.len() > 0 {
+		for i, p := range parts {
+			whole[i] = joined.addAll(p.tree, blocked.has) && whole[i]
+		}
+	}
+	for i, p := range parts {
+		if whole[i] {
+			f.addTree(p)
+		}
+	}
+	for i, p := range parts {
+		if !whole[i] {
+			f.addDetours(p, joined)
+		}
+	}
+}
+
 // part is a tree of a segment with the announcing groups in it, the oldest
 // first; it is the root.
 type part struct {
-	tree    *spt.Tree
+	tree    pathTree
 	members []string
 }
 
 // partOf returns the part in which the first member is, and the members of the
 // other parts.
 func partOf(segment segmentGraph, members []string) (part, []string) {
-	tree, ok := segment.graph.Tree(members[0])
+	tree, ok := usableTree(segment.graph, segment.usable(), members[0])
 	if !ok {
 		return part{}, nil
 	}
@@ -188,12 +205,12 @@ func (u *union) root(group string) string {
 	}
 }
 
-// addAll uses the edges of a tree, breadth first, and reports whether all are
-// used.
-func (u *union) addAll(tree *spt.Tree) bool {
+// addAll uses the edges of a tree that are wanted, breadth first, and reports
+// whether all of them are used.
+func (u *union) addAll(tree pathTree, wanted func(a, b string) bool) bool {
 	all := true
 	for group := range tree.Reach() {
-		if parent, ok := tree.Parent(group); ok && !u.add(group, parent) {
+		if parent, ok := tree.Parent(group); ok && wanted(group, parent) && !u.add(group, parent) {
 			all = false
 		}
 	}

@@ -24,6 +24,10 @@ import (
 // release: logs and snapshots of it must mean the same under every later one.
 var update = flag.Bool("update", false, "write the golden files of the present schema version")
 
+// hashFile holds the hash of a golden snapshot. Replicas of different builds compare
+// hashes, so its encoding stays the same for as long as its version does.
+var hashFile = fmt.Sprintf("hash%d", HashVersion)
+
 func goldenPath(what string, schema int) string {
 	return filepath.Join("testdata", "golden", fmt.Sprintf("%s-v%d.bin", what, schema))
 }
@@ -51,6 +55,13 @@ func TestGoldenFiles(t *testing.T) {
 			restored := New()
 			if err := restored.Restore(bytes.NewReader(want)); err != nil {
 				t.Fatal(err)
+			}
+			hash, err := os.ReadFile(goldenPath(hashFile, schema))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := restored.Capture().Hash(); !bytes.Equal(got[:], hash) {
+				t.Errorf("the hash is %x, not %x: HashVersion goes up when its encoding changes", got, hash)
 			}
 			if !bytes.Equal(snapshotBytes(t, restored), want) {
 				t.Error("the snapshot differs after it was read and written")
@@ -150,7 +161,10 @@ func writeGoldenFiles(t *testing.T) {
 	if err := os.MkdirAll(filepath.Dir(goldenPath("entries", SchemaVersion)), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	for what, data := range map[string][]byte{"entries": entries.Bytes(), "snapshot": snapshotBytes(t, h.store)} {
+	hash := h.store.Capture().Hash()
+	for what, data := range map[string][]byte{
+		"entries": entries.Bytes(), "snapshot": snapshotBytes(t, h.store), hashFile: hash[:],
+	} {
 		if err := os.WriteFile(goldenPath(what, SchemaVersion), data, 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -161,6 +175,7 @@ func writeGoldenFiles(t *testing.T) {
 // leaves every kind of record behind.
 func goldenHistory(t *testing.T) *history {
 	h := newHistory(t)
+	h.goldenReplicas()
 	h.goldenMembership()
 	h.goldenManagedTopology()
 	h.goldenFleet()
@@ -188,6 +203,19 @@ func configCommand(config *slimcppb.FleetConfig, replica string) *slimcppb.Comma
 	return &slimcppb.Command{Payload: &slimcppb.Command_SetFleetConfig{SetFleetConfig: &slimcppb.SetFleetConfig{
 		Config: config, ReplicaId: replica, Fingerprint: []byte("fingerprint of " + replica),
 	}}}
+}
+
+func (h *history) goldenReplicas() {
+	for _, id := range []string{"cp-1", "cp-2", "cp-3", "cp-4"} {
+		h.must(recordCommand(id, 1))
+	}
+	h.must(registerCommand(SessionName{ReplicaID: "cp-3", BootID: "boot-1", Counter: 1}, "a", "of-cp-3", ""))
+	h.lose(SessionName{ReplicaID: "cp-3", BootID: "boot-1", Counter: 2})
+	h.must(removeReplicaCommand("cp-3"))
+	h.must(holdCommand("cp-4", true))
+	h.must(requested(finalizeCommand(1), "finalize"))
+	h.must(requested(finalizeCommand(1), "finalize")) // delivered again
+	h.must(checkpointCommand())
 }
 
 func (h *history) goldenMembership() {

@@ -19,7 +19,7 @@ func newLoader(header *slimcppb.SnapshotHeader) *loader {
 	l := &loader{tables: newTables()}
 	l.tables.meta = meta{
 		ClusterID: header.GetClusterId(), Generation: header.GetGeneration(),
-		Index: header.GetIndex(), Term: header.GetTerm(),
+		Index: header.GetIndex(), Term: header.GetTerm(), ActiveSchema: max(1, header.GetSchema()),
 	}
 	l.applier = &applier{tables: &l.tables, changes: &changeSet{}}
 	return l
@@ -65,7 +65,9 @@ func (l *loader) load(record *slimcppb.SnapshotRecord) error {
 			expires: timeFromProto(r.Token.GetExpiresUnixNanos()),
 		})
 	case *slimcppb.SnapshotRecord_Replica:
-		l.tables.replicas.set(&Replica{ID: r.Replica.GetReplicaId(), Fingerprint: r.Replica.GetFingerprint()})
+		l.tables.replicas.set(replicaFromProto(r.Replica))
+	case *slimcppb.SnapshotRecord_Request:
+		l.applier.setRequest(requestFromProto(r.Request))
 	default:
 		return fmt.Errorf("%w in a snapshot", ErrUnknownCommand)
 	}
@@ -90,6 +92,8 @@ func (l *loader) finish() error {
 		l.applier.countNode(nil, node)
 	}
 	l.tables.graph = l.tables.expand(l.applier.presentGroups())
+	l.tables.blocked = l.tables.allBlocked()
+	l.tables.graph = l.tables.graph.avoiding(l.tables.blocked)
 	m := &l.tables.meta
 	m.Clock = timeFromProto(l.state.GetClockUnixNanos())
 	m.LeaderTerm, m.LeaderReplica, m.LeaderBoot = l.state.GetLeaderTerm(), l.state.GetLeaderReplica(), l.state.GetLeaderBoot()

@@ -51,7 +51,7 @@ func (a *applier) countNode(old, node *Node) {
 	if existing, ok := a.Group(current.Group); ok {
 		group = *existing
 	}
-	wasPresent := group.Present > 0
+	wasPresent, wasDialable := group.Present > 0, group.Dialable > 0
 	count := func(counter *int, was, is bool) {
 		if is && !was {
 			*counter++
@@ -62,6 +62,7 @@ func (a *applier) countNode(old, node *Node) {
 	count(&group.Nodes, old != nil, node != nil)
 	count(&group.Present, present(old), present(node))
 	count(&group.Connected, isCandidate(old), isCandidate(node))
+	count(&group.Dialable, isDialable(old), isDialable(node))
 
 	if node != nil {
 		a.members.set(key)
@@ -80,7 +81,18 @@ func (a *applier) countNode(old, node *Node) {
 	}
 	if isPresent := group.Present > 0; isPresent != wasPresent {
 		a.regroup(group.Name, isPresent)
+	} else if group.Dialable > 0 != wasDialable {
+		a.blockedChanges.groups = append(a.blockedChanges.groups, group.Name)
 	}
+}
+
+// isDialable reports whether others can dial the node, now or when it is back.
+func isDialable(node *Node) bool {
+	if node == nil || node.State != NodePresent {
+		return false
+	}
+	_, ok := node.ExternalDetail()
+	return ok
 }
 
 // setLink stores a link record.
@@ -91,6 +103,9 @@ func (a *applier) setLink(link *Link) {
 	}
 	a.links.set(link)
 	a.indexLink(link)
+	if before == nil || before.Live() != link.Live() || before.Exhausted != link.Exhausted {
+		a.blockedChanges.pairs = append(a.blockedChanges.pairs, pairOf(link.SourceGroup, link.DestGroup))
+	}
 	a.changes.Links = append(a.changes.Links, LinkChange{LinkID: link.ID, Before: before})
 }
 
@@ -98,6 +113,7 @@ func (a *applier) setLink(link *Link) {
 func (a *applier) removeLink(link *Link) {
 	a.unindexLink(link)
 	a.links.delete(link)
+	a.blockedChanges.pairs = append(a.blockedChanges.pairs, pairOf(link.SourceGroup, link.DestGroup))
 	a.changes.Links = append(a.changes.Links, LinkChange{LinkID: link.ID, Before: link})
 }
 

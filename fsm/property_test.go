@@ -28,7 +28,7 @@ var (
 func (f *fleet) draw(t *rapid.T) *slimcppb.Command {
 	group := rapid.SampledFrom(testGroups).Draw(t, "group")
 	node := rapid.SampledFrom(testNodes).Draw(t, "node")
-	switch rapid.IntRange(0, 18).Draw(t, "command") {
+	switch rapid.IntRange(0, 19).Draw(t, "command") {
 	case 0, 1, 2:
 		return f.drawRegister(t, group, node)
 	case 3:
@@ -58,6 +58,8 @@ func (f *fleet) draw(t *rapid.T) *slimcppb.Command {
 		return f.drawAudit(t)
 	case 17:
 		return f.drawMembership(t, group, node)
+	case 18:
+		return f.drawReplica(t)
 	default:
 		return f.drawTopology(t)
 	}
@@ -65,6 +67,7 @@ func (f *fleet) draw(t *rapid.T) *slimcppb.Command {
 
 func (f *fleet) drawRegister(t *rapid.T, group, node string) *slimcppb.Command {
 	name := f.sessionName()
+	name.ReplicaID = rapid.SampledFrom([]string{"cp-1", "cp-1", "cp-2"}).Draw(t, "replica")
 	if len(f.sessions) > 0 && rapid.IntRange(0, 9).Draw(t, "again") == 0 {
 		name = f.drawSession(t)
 	}
@@ -180,6 +183,9 @@ func (f *fleet) drawObserved(t *rapid.T) *slimcppb.Command {
 
 func (f *fleet) drawLeadersWork(t *rapid.T) *slimcppb.Command {
 	link := f.drawLink(t)
+	if rapid.IntRange(0, 2).Draw(t, "in vain") == 0 {
+		return f.drawExhausted(t)
+	}
 	if rapid.Bool().Draw(t, "replace") {
 		if rapid.Bool().Draw(t, "by others") {
 			return f.drawReroute(t, link)
@@ -244,7 +250,19 @@ func (f *fleet) drawReroute(t *rapid.T, link *Link) *slimcppb.Command {
 	replace.SourceNodeId = NodeID(groups[0], rapid.SampledFrom(testNodes).Draw(t, "source"))
 	replace.DialledNodeId = NodeID(groups[1], rapid.SampledFrom(testNodes).Draw(t, "dialled"))
 	replace.FullState = rapid.IntRange(0, 3).Draw(t, "full state") == 0
+	replace.Exhausted = replace.FullState && rapid.Bool().Draw(t, "exhausted")
 	return command
+}
+
+// drawExhausted gives a link up, mostly one that failed.
+func (f *fleet) drawExhausted(t *rapid.T) *slimcppb.Command {
+	link := f.drawLink(t)
+	for candidate := range f.view().Links() {
+		if candidate.Status == LinkFailed && rapid.Bool().Draw(t, "this") {
+			link = candidate
+		}
+	}
+	return exhaustCommand(link)
 }
 
 // drawManagedTopology draws work on the topology of the API, which is refused
@@ -301,6 +319,25 @@ func (f *fleet) drawMembership(t *rapid.T, group, node string) *slimcppb.Command
 		return configCommand(config, "cp-1")
 	default:
 		return &slimcppb.Command{Term: testTerm, Payload: &slimcppb.Command_ExpireNodes{ExpireNodes: &slimcppb.ExpireNodes{NodeIds: []string{NodeID(group, node)}}}}
+	}
+}
+
+// drawReplica draws the life of a replica that has some of the sessions.
+func (f *fleet) drawReplica(t *rapid.T) *slimcppb.Command {
+	id := rapid.SampledFrom([]string{"cp-2", "cp-3"}).Draw(t, "replica")
+	switch rapid.IntRange(0, 9).Draw(t, "bookkeeping") {
+	case 0:
+		return removeReplicaCommand(id)
+	case 1, 2:
+		return holdCommand(id, rapid.Bool().Draw(t, "held"))
+	case 3:
+		return finalizeCommand(1)
+	case 4:
+		return checkpointCommand()
+	case 5:
+		return configCommand(nil, id)
+	default:
+		return recordCommand(id, 1)
 	}
 }
 

@@ -204,6 +204,9 @@ type Link struct {
 	// FullState: the link is dialled with the node's own settings, which only a
 	// full state does.
 	FullState bool
+	// Exhausted: every way to make the pair's link was tried in vain since it last
+	// stood. Its successors inherit that, until one stands.
+	Exhausted bool
 	// DisputedBy is a node that claims an end that another node holds; the
 	// leader asks the source (protocol L2).
 	DisputedBy string
@@ -337,6 +340,7 @@ type Group struct {
 	Nodes     int // records
 	Present   int // nodes that have not departed
 	Connected int // nodes with a session
+	Dialable  int // nodes that have not departed and have an external endpoint
 }
 
 // Segment is a segment of the API-managed topology.
@@ -358,11 +362,4 @@ type usedToken struct {
 	hash    string
 	session SessionName
 	expires time.Time
-}
-
-// Replica is what the state knows of a replica.
-type Replica struct {
-	ID string
-	// Fingerprint of what its file presented last (protocol T2).
-	Fingerprint []byte
 }

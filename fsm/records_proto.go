@@ -136,7 +136,7 @@ func (l *Link) proto() *slimcppb.LinkRecord {
 		CreatedUnixNanos: timeToProto(l.CreatedAt), UpdatedUnixNanos: timeToProto(l.UpdatedAt),
 		Failures: l.Failures, ReachedUnixNanos: timeToProto(l.ReachedAt),
 		ClaimMessageId: l.ClaimMessage, DisputedBy: l.DisputedBy, Acked: l.Acked, Gone: l.Gone,
-		Tried: l.Tried, FullState: l.FullState,
+		Tried: l.Tried, FullState: l.FullState, Exhausted: l.Exhausted,
 	}
 }
 
@@ -151,7 +151,7 @@ func linkFromProto(r *slimcppb.LinkRecord) *Link {
 		CreatedAt: timeFromProto(r.GetCreatedUnixNanos()), UpdatedAt: timeFromProto(r.GetUpdatedUnixNanos()),
 		Failures: r.GetFailures(), ReachedAt: timeFromProto(r.GetReachedUnixNanos()),
 		ClaimMessage: r.GetClaimMessageId(), DisputedBy: r.GetDisputedBy(), Acked: r.GetAcked(), Gone: r.GetGone(),
-		Tried: r.GetTried(), FullState: r.GetFullState(),
+		Tried: r.GetTried(), FullState: r.GetFullState(), Exhausted: r.GetExhausted(),
 	}
 }
 

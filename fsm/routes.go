@@ -49,6 +49,13 @@ func (v *View) Forwards(link *Link, group string, record *NameRecord) bool {
 	return ok
 }
 
+// ForwardsIfUsable is Forwards without regard to blocked pairs: what it would be
+// if names were not led around them.
+func (v *View) ForwardsIfUsable(link *Link, group string, record *NameRecord) bool {
+	_, ok := v.graph.configured().forest(record.Groups()).hop(group, link.PeerGroup(group))
+	return ok
+}
+
 // Fan says where one node forwards names to. It belongs to the view that made
 // it.
 type Fan struct {

@@ -52,7 +52,9 @@ func (s *Snapshot) Write(w io.Writer) error {
 	out.raw([]byte(snapshotMagic))
 	t := &s.tables
 	out.frame(&slimcppb.SnapshotHeader{
-		Format: snapshotFormat, Schema: SchemaVersion,
+		// A binary that knows the active schema can read the snapshot, so that until
+		// an upgrade is finalized the old one can come back (protocol X5).
+		Format: snapshotFormat, Schema: t.meta.ActiveSchema,
 		ClusterId: t.meta.ClusterID, Generation: t.meta.Generation, Index: t.meta.Index, Term: t.meta.Term,
 	})
 	for record := range t.records() {
@@ -106,8 +108,10 @@ func (t *tables) records() iter.Seq[*slimcppb.SnapshotRecord] {
 				return &slimcppb.SnapshotRecord{Record: &slimcppb.SnapshotRecord_Token{Token: record}}
 			}) &&
 			each(t.replicas, yield, func(r *Replica) *slimcppb.SnapshotRecord {
-				record := &slimcppb.ReplicaRecord{ReplicaId: r.ID, Fingerprint: r.Fingerprint}
-				return &slimcppb.SnapshotRecord{Record: &slimcppb.SnapshotRecord_Replica{Replica: record}}
+				return &slimcppb.SnapshotRecord{Record: &slimcppb.SnapshotRecord_Replica{Replica: r.proto()}}
+			}) &&
+			each(t.requests, yield, func(r request) *slimcppb.SnapshotRecord {
+				return &slimcppb.SnapshotRecord{Record: &slimcppb.SnapshotRecord_Request{Request: r.proto()}}
 			})
 	}
 }
@@ -152,7 +156,7 @@ func (f *frameWriter) frame(message proto.Message) {
 // Restore replaces the state by a snapshot's. The snapshot is read and checked
 // completely first; on an error the state stays as it was.
 func (s *Store) Restore(r io.Reader) error {
-	restored, err := ReadSnapshot(r)
+	restored, err := readSnapshot(r, s.known)
 	if err != nil {
 		return err
 	}
@@ -162,7 +166,9 @@ func (s *Store) Restore(r io.Reader) error {
 }
 
 // ReadSnapshot reads and checks a whole snapshot.
-func ReadSnapshot(r io.Reader) (*Snapshot, error) {
+func ReadSnapshot(r io.Reader) (*Snapshot, error) { return readSnapshot(r, SchemaVersion) }
+
+func readSnapshot(r io.Reader, known uint32) (*Snapshot, error) {
 	in := &frameReader{r: bufio.NewReaderSize(r, 1<<20), sum: sha256.New()}
 	magic := make([]byte, len(snapshotMagic))
 	if err := in.raw(magic); err != nil || string(magic) != snapshotMagic {
@@ -175,8 +181,8 @@ func ReadSnapshot(r io.Reader) (*Snapshot, error) {
 	if header.GetFormat() != snapshotFormat {
 		return nil, fmt.Errorf("%w: format %d, this binary reads %d", ErrSnapshot, header.GetFormat(), snapshotFormat)
 	}
-	if header.GetSchema() > SchemaVersion {
-		return nil, fmt.Errorf("%w: %w: schema %d, this binary knows %d", ErrSnapshot, ErrSchema, header.GetSchema(), SchemaVersion)
+	if header.GetSchema() > known {
+		return nil, fmt.Errorf("%w: %w", ErrSnapshot, schemaError("it", header.GetSchema(), known))
 	}
 	loader := newLoader(header)
 	records, err := in.records(loader)

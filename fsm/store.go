@@ -16,7 +16,7 @@ const SchemaVersion = 1
 // every replica computes the same one.
 var (
 	ErrUnknownCommand  = errors.New("unknown command")
-	ErrSchema          = errors.New("command schema is newer than this binary")
+	ErrSchema          = errors.New("schema is newer than this binary")
 	ErrNotInitialised  = errors.New("cluster is not initialised")
 	ErrInitialised     = errors.New("cluster is initialised already")
 	ErrStaleGeneration = errors.New("decided under another generation of the state")
@@ -32,7 +32,9 @@ var (
 
 // Result is what Apply answers one command with.
 type Result struct {
-	Err   error
+	Err error
+	// Index is the command's place in the log; of a command that was delivered
+	// again under its request id, the place of the first (protocol X1).
 	Index uint64
 	// NodeID and Epoch answer RegisterNode.
 	NodeID string
@@ -49,6 +51,10 @@ type Store struct {
 	// fatal is set once an entry could not be understood: this binary must not
 	// go on applying (protocol X5).
 	fatal error
+	// known is the newest schema that this binary knows.
+	known uint32
+	// checkpoint takes the state at each Checkpoint; nil: nobody does.
+	checkpoint atomic.Pointer[func(*Snapshot)]
 
 	view atomic.Pointer[View]
 
@@ -61,6 +67,7 @@ type Store struct {
 func New() *Store {
 	s := &Store{
 		state:   newTables(),
+		known:   SchemaVersion,
 		feeds:   map[*Feed]struct{}{},
 		applied: make(chan struct{}),
 	}
@@ -121,6 +128,7 @@ func (s *Store) Fatal() error { return s.fatal }
 
 func (s *Store) applyEntry(logged Batch, changes *changeSet) []Result {
 	results := make([]Result, len(logged.Entry.GetCommands()))
+	checkpoint := false
 	for i, command := range logged.Entry.GetCommands() {
 		if s.fatal != nil {
 			results[i] = Result{Err: s.fatal, Index: logged.Index}
@@ -132,15 +140,23 @@ func (s *Store) applyEntry(logged Batch, changes *changeSet) []Result {
 			position: Position{Index: logged.Index, Command: uint32(i)},
 			term:     logged.Term,
 			command:  command,
+			known:    s.known,
 		}
 		results[i] = a.apply()
-		results[i].Index = logged.Index
+		if results[i].Index == 0 { // not a result of long ago
+			results[i].Index = logged.Index
+		}
+		checkpoint = checkpoint || a.checkpoint
 		if errors.Is(results[i].Err, ErrSchema) || errors.Is(results[i].Err, ErrUnknownCommand) {
 			s.fatal = results[i].Err
 		}
 	}
-	if s.fatal == nil {
-		s.state.meta.Index, s.state.meta.Term = logged.Index, logged.Term
+	if s.fatal != nil {
+		return results
+	}
+	s.state.meta.Index, s.state.meta.Term = logged.Index, logged.Term
+	if checkpoint {
+		s.handOutCheckpoint()
 	}
 	return results
 }

@@ -29,6 +29,8 @@ type meta struct {
 	TreesRevision uint64
 	// FleetRevision is the index of the last SetFleetConfig.
 	FleetRevision uint64
+	// ActiveSchema is the newest schema that a command may need (protocol X5).
+	ActiveSchema uint32
 }
 
 // pairKey is an unordered pair of groups, a < b, and the live link between them.
@@ -91,6 +93,10 @@ type tables struct {
 	// tokens that were used, by hash, and by time of expiry.
 	tokens       table[usedToken]
 	tokenExpires table[usedToken]
+	// requests are results of operators' commands, by request id, and the oldest
+	// first (protocol X1).
+	requests     table[request]
+	requestOrder table[request]
 
 	sessions    table[sessionKey]   // live sessions
 	members     table[groupNodeKey] // nodes of a group
@@ -100,12 +106,14 @@ type tables struct {
 	groupLinks  table[groupLinkKey] // groups that a group has a live link with
 	linksOfNode table[nodeLinkKey]  // links by each node that holds an end
 	namesOfNode table[nodeNameKey]  // names by announcing node
+	blocked     blockedPairs        // pairs that names are led around
 }
 
 func newTables() tables {
 	return tables{
+		meta:  meta{ActiveSchema: 1},
 		fleet: &slimcppb.FleetConfig{},
-		graph: newGraphs(nil),
+		graph: newGraphs(nil, newBlockedPairs()),
 
 		nodes:      newTable(func(a, b *Node) bool { return a.ID < b.ID }),
 		links:      newTable(func(a, b *Link) bool { return a.ID < b.ID }),
@@ -123,6 +131,10 @@ func newTables() tables {
 		tokenExpires: newTable(func(a, b usedToken) bool {
 			return cmp.Or(a.expires.Compare(b.expires), strings.Compare(a.hash, b.hash)) < 0
 		}),
+		requests: newTable(func(a, b request) bool { return a.id < b.id }),
+		requestOrder: newTable(func(a, b request) bool {
+			return cmp.Or(cmp.Compare(a.index, b.index), strings.Compare(a.id, b.id)) < 0
+		}),
 
 		sessions: newTable(func(a, b sessionKey) bool { return a.name.Compare(b.name) < 0 }),
 		members:  newTable(lessGroupNode), connected: newTable(lessGroupNode),
@@ -131,9 +143,7 @@ func newTables() tables {
 			return cmp.Or(strings.Compare(a.a, b.a), strings.Compare(a.b, b.b),
 				cmp.Compare(a.revision, b.revision), strings.Compare(a.linkID, b.linkID)) < 0
 		}),
-		groupLinks: newTable(func(a, b groupLinkKey) bool {
-			return cmp.Or(strings.Compare(a.group, b.group), strings.Compare(a.peer, b.peer)) < 0
-		}),
+		groupLinks: newTable(lessGroupLink), blocked: newBlockedPairs(),
 		linksOfNode: newTable(func(a, b nodeLinkKey) bool {
 			return cmp.Or(strings.Compare(a.node, b.node), strings.Compare(a.link, b.link)) < 0
 		}),
@@ -147,17 +157,23 @@ func lessGroupNode(a, b groupNodeKey) bool {
 	return cmp.Or(strings.Compare(a.group, b.group), strings.Compare(a.node, b.node)) < 0
 }
 
+func lessGroupLink(a, b groupLinkKey) bool {
+	return cmp.Or(strings.Compare(a.group, b.group), strings.Compare(a.peer, b.peer)) < 0
+}
+
 func lessPair(a, b pairKey) bool {
 	return cmp.Or(strings.Compare(a.a, b.a), strings.Compare(a.b, b.b)) < 0
 }
 
-// copy costs O(1) a table.
+// copy costs O(1) a table. The blocked pairs are shared: who changes them copies
+// them first.
 func (t *tables) copy() tables {
 	c := *t
 	c.nodes, c.links, c.names = t.nodes.copy(), t.links.copy(), t.names.copy()
 	c.tombstones, c.groups, c.ended, c.endedOrder = t.tombstones.copy(), t.groups.copy(), t.ended.copy(), t.endedOrder.copy()
 	c.segments, c.secrets, c.replicas = t.segments.copy(), t.secrets.copy(), t.replicas.copy()
 	c.tokens, c.tokenExpires = t.tokens.copy(), t.tokenExpires.copy()
+	c.requests, c.requestOrder = t.requests.copy(), t.requestOrder.copy()
 	c.sessions, c.members, c.connected = t.sessions.copy(), t.members.copy(), t.connected.copy()
 	c.pairs, c.former, c.groupLinks = t.pairs.copy(), t.former.copy(), t.groupLinks.copy()
 	c.linksOfNode, c.namesOfNode = t.linksOfNode.copy(), t.namesOfNode.copy()
@@ -316,11 +332,11 @@ func (t *tables) SecretGroups() []string {
 	return slices.Compact(groups)
 }
 
-// Replica returns what the state knows of a replica.
-func (t *tables) Replica(id string) (*Replica, bool) { return t.replicas.get(&Replica{ID: id}) }
-
 // Index returns the log index of the last command applied.
 func (t *tables) Index() uint64 { return t.meta.Index }
+
+// Term returns the term of the entry at Index.
+func (t *tables) Term() uint64 { return t.meta.Term }
 
 // Generation changes with each restore of a snapshot (protocol X3).
 func (t *tables) Generation() uint64 { return t.meta.Generation }

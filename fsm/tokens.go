@@ -15,6 +15,10 @@ const maxTokens = 200_000
 var (
 	ErrNoSecret = errors.New("no registration secret is configured for the group")
 	ErrReplayed = errors.New("registration token was used before")
+	// ErrUnjudged: nodes began to prove their group after the replica had read the
+	// registration. It is to be judged again, with a state that holds the change,
+	// and proposed with the token that it proves (protocol A6).
+	ErrUnjudged = errors.New("registration was read before nodes had to prove their group")
 )
 
 // admit decides what of a registration's credentials only the log can: that the
@@ -29,14 +33,14 @@ func (a *applier) admit(name SessionName, command *slimcppb.RegisterNode) error 
 	if _, ok := a.Secret(command.GetGroup()); !ok || command.GetGroup() == "" {
 		return ErrNoSecret
 	}
+	if len(command.GetTokenHash()) == 0 {
+		return ErrUnjudged
+	}
 	a.expireTokens()
 	token := usedToken{
 		hash:    string(command.GetTokenHash()),
 		session: name,
 		expires: timeFromProto(command.GetTokenExpiresUnixNanos()),
-	}
-	if token.hash == "" {
-		return nil // southbound refuses an absent token
 	}
 	if used, ok := a.tokens.get(token); ok && used.session != name {
 		return ErrReplayed

@@ -23,6 +23,9 @@ const (
 // immutable, apart from its cache, and replaced when either changes.
 type graphs struct {
 	segments []segmentGraph // by name
+	blocked  blockedPairs   // avoided by forests
+	// configured returns the same topology with nothing blocked.
+	configured func() *graphs
 
 	mu      sync.Mutex
 	forests map[string]*forest // by announcing groups; bounded by maxForests
@@ -31,6 +34,8 @@ type graphs struct {
 type segmentGraph struct {
 	name  string
 	graph *spt.Graph
+	// usable returns the graph without the blocked pairs.
+	usable func() *spt.Graph
 }
 
 // ConfigManaged reports whether a file gives the topology. Otherwise it is managed
@@ -50,12 +55,25 @@ func (t *tables) expand(groups []string) *graphs {
 			segments = append(segments, segmentGraph{name: segment.Name, graph: managedGraph(segment, groups)})
 		}
 	}
-	return newGraphs(segments)
+	slices.SortStableFunc(segments, func(a, b segmentGraph) int { return strings.Compare(a.name, b.name) })
+	return newGraphs(segments, t.blocked)
 }
 
-func newGraphs(segments []segmentGraph) *graphs {
-	slices.SortStableFunc(segments, func(a, b segmentGraph) int { return strings.Compare(a.name, b.name) })
-	return &graphs{segments: segments, forests: map[string]*forest{}}
+// newGraphs takes segments in order of name. What blocked pairs ask for is made
+// when it is first needed, mostly by a reader.
+func newGraphs(segments []segmentGraph, blocked blockedPairs) *graphs {
+	g := &graphs{segments: segments, blocked: blocked, forests: map[string]*forest{}}
+	for i := range segments {
+		graph := segments[i].graph
+		segments[i].usable = sync.OnceValue(func() *spt.Graph { return usableGraph(graph, blocked) })
+	}
+	g.configured = sync.OnceValue(func() *graphs { return g.avoiding(newBlockedPairs()) })
+	return g
+}
+
+// avoiding returns the same topology with other blocked pairs.
+func (g *graphs) avoiding(blocked blockedPairs) *graphs {
+	return newGraphs(slices.Clone(g.segments), blocked)
 }
 
 // managedGraph builds the graph of an API-managed segment: its names are groups,
@@ -222,7 +240,7 @@ func (g *graphs) keepsPaths(group string) bool {
 			continue
 		case 1:
 		default:
-			if found || !segment.graph.Simplicial(group) {
+			if found || !segment.graph.Simplicial(group) || !segment.keepsUsablePaths(group) {
 				return false
 			}
 		}
@@ -232,6 +250,30 @@ func (g *graphs) keepsPaths(group string) bool {
 		found = true
 	}
 	return true
+}
+
+// keepsUsablePaths reports whether a group can come or go without a change of the
+// paths between others that blocked pairs are avoided by. Where a blocked pair
+// has to be used after all, the group may be the one behind it.
+func (s segmentGraph) keepsUsablePaths(group string) bool {
+	usable := s.usable()
+	if usable == s.graph {
+		return true
+	}
+	return usable.Simplicial(group) && reach(usable, group) == reach(s.graph, group)
+}
+
+// reach counts the groups that are joined with a group, itself included.
+func reach(graph *spt.Graph, group string) int {
+	tree, ok := graph.Tree(group)
+	if !ok {
+		return 0
+	}
+	count := 0
+	for range tree.Reach() {
+		count++
+	}
+	return count
 }
 
 // SegmentInfo is a segment as listings show it.

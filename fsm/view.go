@@ -12,3 +12,6 @@ type View struct {
 	recentOnce  sync.Once
 	recentGraph *graphs
 }
+
+// Snapshot returns the view as a snapshot to be written.
+func (v *View) Snapshot() *Snapshot { return &Snapshot{tables: v.tables} }

@@ -31,6 +31,9 @@ func (s *Service) ExplainLink(ctx context.Context, request *slimcppb.ExplainLink
 // explainPair reports whether the link of two groups works.
 func (e *explainer) explainPair(a, b string) bool {
 	e.sayTopology(a, b)
+	if e.view.Blocked(a, b) && e.view.WayAround(a, b) {
+		e.say("names are led around groups %s and %s: %s", a, b, e.blockedBy(a, b))
+	}
 	firstConnected, secondConnected := e.sayGroup(a), e.sayGroup(b)
 	link, linked := e.view.LinkBetween(a, b)
 	if linked {
@@ -47,6 +50,14 @@ func (e *explainer) explainPair(a, b string) bool {
 		e.sayFormer(former)
 	}
 	return false
+}
+
+// blockedBy says why names are led around two groups that the topology links.
+func (e *explainer) blockedBy(a, b string) string {
+	if link, linked := e.view.LinkBetween(a, b); linked {
+		return fmt.Sprintf("every way to make link %s was tried in vain, and it goes on being tried", link.ID)
+	}
+	return "neither of them has a node with an external endpoint, so there is no link"
 }
 
 func (e *explainer) sayTopology(a, b string) {
@@ -119,6 +130,9 @@ func (e *explainer) linkState(link *fsm.Link) []string {
 	}
 	if len(link.Tried) > 0 {
 		say("other ways to dial it that failed before: %d", len(link.Tried))
+	}
+	if link.Exhausted {
+		say("it has not stood since every way to dial it failed")
 	}
 	if link.FullState {
 		say("no other way being left, it is dialled with the node's own settings")

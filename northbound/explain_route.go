@@ -109,7 +109,7 @@ func (e *explainer) sayWithdrawn(wanted namePattern) {
 // announce it, as far as the segments let them.
 func (e *explainer) explainName(record *fsm.NameRecord, group string) bool {
 	e.sayAnnouncers(record)
-	paths := e.pathsFrom(group, record)
+	paths, configured := e.pathsFrom(group, record, e.view.Forwards), e.pathsFrom(group, record, e.view.ForwardsIfUsable)
 	reached, works := 0, true
 	for _, goal := range record.Groups() {
 		if goal == group {
@@ -123,6 +123,7 @@ func (e *explainer) explainName(record *fsm.NameRecord, group string) bool {
 			continue
 		}
 		reached++
+		e.sayDetour(path, configured.to(goal))
 		works = e.explainPath(path, record) && works
 	}
 	return works && reached > 0
@@ -158,6 +159,19 @@ func (e *explainer) sayIsolated(from, to string) {
 	}
 	e.say("there is no way from group %s to group %s within %s: groups between them have no node, or nothing links them",
 		from, to, inSegments(both))
+}
+
+// sayDetour says which pairs of groups a path avoids that it would lead over if
+// they could have a link.
+func (e *explainer) sayDetour(path, configured []string) {
+	if slices.Equal(path, configured) {
+		return
+	}
+	for i := range max(len(configured)-1, 0) {
+		if a, b := configured[i], configured[i+1]; e.view.Blocked(a, b) {
+			e.say("the path is led around groups %s and %s: %s", a, b, e.blockedBy(a, b))
+		}
+	}
 }
 
 // explainPath reports whether every hop of a path works.
@@ -242,11 +256,11 @@ type paths struct {
 
 // pathsFrom follows a name from a group. Its hops form a forest (protocol N3), so
 // that there is at most one way to each group.
-func (e *explainer) pathsFrom(group string, record *fsm.NameRecord) paths {
+func (e *explainer) pathsFrom(group string, record *fsm.NameRecord, forwards forwarding) paths {
 	p := paths{from: group, previous: map[string]string{group: ""}}
 	for queue := []string{group}; len(queue) > 0; queue = queue[1:] {
 		for peer := range e.view.Groups() {
-			if _, reached := p.previous[peer.Name]; reached || !e.forwards(queue[0], peer.Name, record) {
+			if _, reached := p.previous[peer.Name]; reached || !e.forwards(queue[0], peer.Name, record, forwards) {
 				continue
 			}
 			p.previous[peer.Name] = queue[0]
@@ -256,10 +270,14 @@ func (e *explainer) pathsFrom(group string, record *fsm.NameRecord) paths {
 	return p
 }
 
+// forwarding says whether the node at a group's end of a link should forward a
+// name over it.
+type forwarding func(link *fsm.Link, group string, record *fsm.NameRecord) bool
+
 // forwards reports whether a group should forward a name to a peer, if they had a
 // link.
-func (e *explainer) forwards(group, peer string, record *fsm.NameRecord) bool {
-	return e.view.Allowed(group, peer) && e.view.Forwards(&fsm.Link{SourceGroup: group, DestGroup: peer}, group, record)
+func (e *explainer) forwards(group, peer string, record *fsm.NameRecord, forwards forwarding) bool {
+	return e.view.Allowed(group, peer) && forwards(&fsm.Link{SourceGroup: group, DestGroup: peer}, group, record)
 }
 
 // to returns the groups on the way, both ends included, nil if there is none.

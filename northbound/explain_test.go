@@ -377,3 +377,52 @@ func TestExplainInstances(t *testing.T) {
 	f.wantRoute(t, one, "a", true, one+" is announced in group a, which is in no segment, by a/1",
 		"group a announces "+one+" itself: its nodes pass the messages on among themselves")
 }
+
+// TestExplainDetour: where names are led around two groups, both explanations say
+// so and why.
+func TestExplainDetour(t *testing.T) {
+	f := newFleet(t, mesh())
+	f.register("a/1", inner())
+	f.register("b/1", inner())
+	f.announce("a/1", "app")
+	f.register("c/1", gateway("c-ext:1"))
+	around := "names are led around groups a and b: neither of them has a node with an external endpoint, so there is no link"
+	f.wantLink(t, false, allowed, around, "neither group a nor group b has a connected node with an external endpoint")
+	announced := app + " is announced in group a, which is in segment default, by a/1"
+	f.wantRoute(t, app, "b", false, announced,
+		"the path is led around groups b and a: neither of them has a node with an external endpoint, so there is no link",
+		"messages for "+app+" go b → c → a",
+		"b → c: node b/1 over link LINK is PENDING: node b/1 has been dialling since TIME",
+		"c → a: PENDING: no node of group c holds link LINK: node a/1 has been dialling since TIME",
+	)
+}
+
+// TestExplainDetourAroundADeadLink is the same for a link that nobody can make.
+func TestExplainDetourAroundADeadLink(t *testing.T) {
+	f, link := twoGroups(t)
+	f.announce("a/1", "app")
+	f.register("c/1", gateway("c-ext:1"))
+	f.reconciled("b/1", dialled(link, "connection refused"))
+	f.apply(&slimcppb.Command{Payload: &slimcppb.Command_ReplaceLink{ReplaceLink: &slimcppb.ReplaceLink{
+		LinkId: link.ID, Revision: link.SourceRevision, Exhausted: true,
+	}}})
+	vain := "every way to make link LINK was tried in vain, and it goes on being tried"
+	f.wantLink(t, false, allowed, "names are led around groups a and b: "+vain,
+		"link LINK: node b/1 dials http://a-ext:1, which node a/1 offers",
+		"it was dialled at TIME and failed, 1 in a row: connection refused", "the next try is due at TIME",
+		"it has not stood since every way to dial it failed")
+	answer, err := f.operator(t).ExplainRoute(t.Context(), &slimcppb.ExplainRouteRequest{Name: app, Group: "b"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := plain(answer.GetLines())
+	if want := "the path is led around groups b and a: " + vain; !slices.Contains(lines, want) {
+		t.Errorf("no line %q in\n  %s", want, strings.Join(lines, "\n  "))
+	}
+	if want := "messages for " + app + " go b → c → a"; !slices.Contains(lines, want) {
+		t.Errorf("no line %q in\n  %s", want, strings.Join(lines, "\n  "))
+	}
+	f.claim("a/1", f.link("a", "b"))
+	f.wantLink(t, true, allowed, "link LINK: node b/1 dials http://a-ext:1, which node a/1 offers",
+		"it stands since TIME, from node b/1 to node a/1")
+}

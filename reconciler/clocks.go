@@ -29,9 +29,6 @@ const (
 )
 
 const (
-	// holdAfterStart is how long nobody departs after a leadership began
-	// (protocol D3).
-	holdAfterStart = 10 * time.Second
 	// unclaimedLook and unclaimedReplace are how long a dialled link may go
 	// without a claim until its source's list is read, and until it is replaced
 	// (protocol L2).
@@ -157,8 +154,8 @@ func (l *leadership) scheduleNode(node *fsm.Node) {
 		}
 	}
 	l.mu.Lock()
-	if absence, ok := l.absences[node.ID]; !ok || absence.session != node.LastSession.Name || absence.leaving != leaving {
-		l.absences[node.ID] = absence.begin(node, l.started)
+	if known, ok := l.absences[node.ID]; !ok || known.session != node.LastSession.Name || known.leaving != leaving {
+		l.absences[node.ID] = absence{session: node.LastSession.Name, leaving: leaving, since: time.Now()}
 	}
 	l.mu.Unlock()
 	l.clocks.Add(clockKey(clockNode, node.ID))
@@ -185,14 +182,21 @@ type absence struct {
 	since   time.Time
 }
 
-// begin starts an absence now. For a while after a leadership began nobody
-// departs, then every clock runs in full (protocol D3).
-func (absence) begin(node *fsm.Node, started time.Time) absence {
-	since := time.Now()
-	if held := started.Add(holdAfterStart); since.Before(held) && node.State != fsm.NodeLeaving {
-		since = held
+// holdDepartures: a replica was reached, whose nodes may be about to come back. For
+// a while nobody departs, then every clock runs in full (protocol D3).
+func (l *leadership) holdDepartures() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.heldUntil = time.Now().Add(l.DepartureHold)
+}
+
+// dueAt is when an absence has lasted for its grace. l.mu is held.
+func (l *leadership) dueAt(absence absence, grace time.Duration) time.Time {
+	since := absence.since
+	if since.Before(l.heldUntil) && !absence.leaving {
+		since = l.heldUntil
 	}
-	return absence{session: node.LastSession.Name, leaving: node.State == fsm.NodeLeaving, since: since}
+	return since.Add(grace)
 }
 
 // grace is how long a node may be absent (protocol D2), as the state stands now:
@@ -255,7 +259,11 @@ func (l *leadership) checkNode(id string) {
 	if !known || !leaving && !absent {
 		return
 	}
-	if wait := time.Until(absence.since.Add(l.grace(node))); wait > 0 {
+	grace := l.grace(node)
+	l.mu.Lock()
+	due := l.dueAt(absence, grace)
+	l.mu.Unlock()
+	if wait := time.Until(due); wait > 0 {
 		l.clocks.AddAfter(clockKey(clockNode, id), wait)
 		return
 	}

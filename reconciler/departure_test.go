@@ -235,7 +235,7 @@ func TestTwoProcessesWithOneID(t *testing.T) {
 		w.Settle()
 		// The second process lives in a network of its own, where it reaches nobody.
 		twin, err := dataplane.NewNetwork(dataplane.NetworkOptions{}).NewNode(dataplane.NodeOptions{
-			ID: "n", Group: "a", Servers: []string{"control-plane"}, Dialer: w.Dial, Endpoint: "twin:1",
+			ID: "n", Group: "a", Servers: []dataplane.Server{{"control-plane"}}, Dialer: w.Dial, Endpoint: "twin:1",
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -301,7 +301,8 @@ func (d *driver) answered(flight *flight, answer southbound.Answer, handle func(
 // stream ended. What the node holds now is not known.
 func (d *driver) failed(err error) {
 	d.listsWanted = true
-	if errors.Is(err, southbound.ErrStreamEnded) || errors.Is(err, southbound.ErrNoSession) {
+	if errors.Is(err, southbound.ErrStreamEnded) || errors.Is(err, southbound.ErrNoSession) ||
+		errors.Is(err, southbound.ErrUnreachable) {
 		// Not the node's failure: no attempt is counted (protocol C9). The end of
 		// the session is on its way; if it is not, the next look will tell.
 		d.flight = nil

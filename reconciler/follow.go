@@ -15,24 +15,29 @@ func (l *leadership) follow(ctx context.Context, feed *fsm.Feed) {
 		if err != nil {
 			return
 		}
-		for _, forgotten := range changes.Forgotten {
-			if d, ok := l.driver(forgotten.NodeID); ok {
-				d.forget(unique.Make(forgotten.Name))
-			}
-		}
-		var marked map[string]struct{}
-		if changes.All {
-			marked = l.followAll(view)
-		} else {
-			marked = l.followSome(changes, view)
-		}
-		// Only now may a driver take the view for complete.
-		l.current.Store(view)
-		for id := range marked {
-			l.enqueue(id)
-		}
-		l.wake(changes, view)
+		l.take(changes, view)
 	}
+}
+
+// take hands one batch of changes over.
+func (l *leadership) take(changes fsm.Changes, view *fsm.View) {
+	for _, forgotten := range changes.Forgotten {
+		if d, ok := l.driver(forgotten.NodeID); ok {
+			d.forget(unique.Make(forgotten.Name))
+		}
+	}
+	var marked map[string]struct{}
+	if changes.All {
+		marked = l.followAll(view)
+	} else {
+		marked = l.followSome(changes, view)
+	}
+	// Only now may a driver take the view for complete.
+	l.current.Store(view)
+	for id := range marked {
+		l.enqueue(id)
+	}
+	l.wake(changes, view)
 }
 
 // followAll makes every driver compare everything. It returns the ids of the

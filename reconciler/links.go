@@ -85,8 +85,14 @@ func (d *driver) due(view *fsm.View, link *fsm.Link) bool {
 	if !connected(view, link.DestGroup) {
 		return false // protocol C7; the group's next registration wakes us
 	}
-	if link.NeedsCredentials() && !d.l.endpointLives(view, link) {
-		return false
+	if link.NeedsCredentials() {
+		if !d.l.endpointLives(view, link) {
+			return false
+		}
+		if !d.l.endpointReached(view, link) {
+			d.l.links.AddAfter(d.id, reachPause)
+			return false
+		}
 	}
 	switch link.Status {
 	case fsm.LinkPending:
@@ -122,6 +128,21 @@ func (l *leadership) endpointLives(view *fsm.View, link *fsm.Link) bool {
 		return false
 	}
 	return node.Connected() // its next registration wakes us
+}
+
+// reachPause is the wait before it is looked again whether a replica is reached.
+const reachPause = time.Second
+
+// endpointReached reports whether the replica that holds the newest session of the
+// node which a link dials was reached a moment ago. If not, nobody would notice the
+// node's end, and a dial of a full state cannot be bounded (protocol C7).
+func (l *leadership) endpointReached(view *fsm.View, link *fsm.Link) bool {
+	node, ok := view.Node(link.EndpointNode)
+	if !ok {
+		return false
+	}
+	session, ok := node.CommandSession()
+	return ok && l.Nodes.Reached(session.Name.ReplicaID)
 }
 
 // dialDelay is the back-off of a link that failed: 1 s x 2^(failures-1), up to

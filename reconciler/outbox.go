@@ -42,6 +42,9 @@ func newOutbox(l *leadership) *outbox {
 
 // send hands a proposal over. It does not block.
 func (o *outbox) send(proposal outgoing) {
+	if proposal.command.Generation == 0 { // of the view by which it was decided
+		proposal.command.Generation = o.l.view().Generation()
+	}
 	o.mu.Lock()
 	o.waiting = append(o.waiting, proposal)
 	o.mu.Unlock()

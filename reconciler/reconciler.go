@@ -22,12 +22,15 @@ type Proposer interface {
 	ProposeAsLeader(ctx context.Context, term uint64, command *slimcppb.Command) (fsm.Result, error)
 }
 
-// Nodes reaches the streams of the fleet. southbound.Service is one.
+// Nodes reaches the streams of the fleet. southbound.Router is one; that of a lone
+// replica may be its southbound.Service.
 type Nodes interface {
 	Call(call southbound.Call, done func(southbound.Answer))
 	FirstCommand(session fsm.SessionName) (southbound.First, bool)
 	End(term uint64, session fsm.SessionName, notify bool, done func(error))
 	SetHooks(hooks *southbound.Hooks)
+	// Reached reports whether a replica was heard of a moment ago (protocol C7).
+	Reached(replicaID string) bool
 }
 
 // Options are the settings of the work queues; the zero value of a field stands
@@ -49,6 +52,9 @@ type Options struct {
 	ReconcilePeriod time.Duration
 	// OrphanDetection removes connections that the control plane does not know.
 	OrphanDetection bool
+	// DepartureHold is how long nobody departs after a leader change or when a
+	// replica was reached (protocol D3); default 10 s.
+	DepartureHold time.Duration
 }
 
 const (
@@ -58,6 +64,9 @@ const (
 	DefaultMaxRequeues = 15
 	// DefaultBaseRetryDelay is the default of Options.BaseRetryDelay.
 	DefaultBaseRetryDelay = 200 * time.Millisecond
+
+	// DefaultDepartureHold is the default of Options.DepartureHold.
+	DefaultDepartureHold = 10 * time.Second
 
 	proposeTimeout = 10 * time.Second
 )
@@ -80,6 +89,9 @@ func New(options Options) *Reconciler {
 	}
 	if options.BaseRetryDelay <= 0 {
 		options.BaseRetryDelay = DefaultBaseRetryDelay
+	}
+	if options.DepartureHold <= 0 {
+		options.DepartureHold = DefaultDepartureHold
 	}
 	if options.Logger == nil {
 		options.Logger = hclog.NewNullLogger()
@@ -137,6 +149,8 @@ type leadership struct {
 	drivers map[string]*driver
 	// absences are of nodes without a session, and of leaving ones.
 	absences map[string]absence
+	// heldUntil: nobody departs before, and no absence began earlier (protocol D3).
+	heldUntil time.Time
 }
 
 func newLeadership(options Options, term uint64) *leadership {
@@ -153,6 +167,7 @@ func newLeadership(options Options, term uint64) *leadership {
 		drivers:  map[string]*driver{},
 		absences: map[string]absence{},
 	}
+	l.heldUntil = l.started.Add(options.DepartureHold)
 	l.current.Store(options.Store.View())
 	l.outbox = newOutbox(l)
 	l.ghosts = newGhostLog()
@@ -163,7 +178,7 @@ func (l *leadership) run(ctx context.Context) {
 	feed := l.Store.Subscribe()
 	defer feed.Close()
 	l.Nodes.SetHooks(&southbound.Hooks{
-		Ready: func(nodeID string, _ fsm.SessionName) { l.enqueue(nodeID) },
+		Ready: l.sessionReady,
 		Ended: func(string, fsm.SessionName) {}, // the state will tell
 		// A node drops announcements when it has many at once (protocol N8).
 		Burst: func(nodeID string, _ fsm.SessionName) {
@@ -172,6 +187,7 @@ func (l *leadership) run(ctx context.Context) {
 				l.links.Add(nodeID)
 			}
 		},
+		Attached: func(string) { l.holdDepartures() },
 	})
 	defer l.Nodes.SetHooks(nil)
 	var group sync.WaitGroup
@@ -190,6 +206,15 @@ func (l *leadership) run(ctx context.Context) {
 	}
 	group.Wait()
 	l.stopDrivers()
+}
+
+// sessionReady looks at a node whose stream can be called.
+func (l *leadership) sessionReady(nodeID string, session fsm.SessionName) {
+	if node, ok := l.view().Node(nodeID); ok && node.State == fsm.NodeLeaving {
+		l.Nodes.End(l.term, session, true, func(error) {})
+		return
+	}
+	l.enqueue(nodeID)
 }
 
 // work serves a queue until it is shut down.
@@ -249,7 +274,9 @@ func (l *leadership) enqueue(id string) {
 func (l *leadership) propose(ctx context.Context, command *slimcppb.Command) (fsm.Result, error) {
 	ctx, cancel := context.WithTimeout(ctx, proposeTimeout)
 	defer cancel()
-	command.Generation = l.Store.View().Generation()
+	if command.Generation == 0 {
+		command.Generation = l.Store.View().Generation()
+	}
 	result, err := l.Proposer.ProposeAsLeader(ctx, l.term, command)
 	if err != nil {
 		return result, err

@@ -15,7 +15,9 @@ const rerouteAfter = 3
 // reroute lets somebody else make a link that keeps failing: another node of the
 // dialling group, another endpoint of the other group, the other direction, and
 // when all have failed the node's own settings in a full state, since an
-// increment ignores them.
+// increment ignores them. From then on names are led around the pair where
+// another path exists. There is no full state then: its dial has no bound, and a
+// node that waits in it could not be told of any other path.
 func (l *leadership) reroute(view *fsm.View, link *fsm.Link) {
 	command := &slimcppb.ReplaceLink{
 		LinkId: link.ID, Revision: link.SourceRevision,
@@ -26,9 +28,13 @@ func (l *leadership) reroute(view *fsm.View, link *fsm.Link) {
 	case found:
 		command.SourceNodeId, command.DialledNodeId = source, dialled
 		l.Logger.Info("another way to make a link is tried", "link", link.ID, "source", source, "destination", dialled)
-	case !link.FullState && l.endpointLives(view, link):
-		command.FullState = true
+	case !link.FullState && l.endpointLives(view, link) && !view.WayAround(link.SourceGroup, link.DestGroup):
+		command.FullState, command.Exhausted = true, true
 		l.Logger.Info("a link is dialled with the node's own settings", "link", link.ID, "source", link.SourceNode)
+	case !link.Exhausted || len(link.Tried) > 0:
+		command.Exhausted = true
+		l.Logger.Info("every way to make a link failed, names are led around it if they can be", "link", link.ID,
+			"groups", []string{link.SourceGroup, link.DestGroup})
 	default:
 		return // only time can help
 	}

@@ -79,20 +79,24 @@ func (d *driver) voided(view *fsm.View) bool {
 // routes, and whether something was stamped since the node's last confirmation.
 func (d *driver) differing(view *fsm.View, node *fsm.Node, fan fsm.Fan) ([]fsm.Name, bool) {
 	differ := map[fsm.Name]struct{}{}
+	kept := map[string]int{} // routes that the node holds and should, by link
 	stamped := false
-	for record := range view.Names() {
-		handle := unique.Make(record.Name)
-		for link := range fan.Links(record) {
-			stamped = stamped || view.RouteRevision(link, node.ID, record) > node.Acked
-			if link.Status == fsm.LinkApplied && !d.mirror.holds(link.ID, handle) {
-				differ[record.Name] = struct{}{}
-			}
+	for link, record := range view.NodeRoutes(node.ID) {
+		stamped = stamped || view.RouteRevision(link, node.ID, record) > node.Acked
+		switch {
+		case d.mirror.holds(link.ID, unique.Make(record.Name)):
+			kept[link.ID]++
+		case link.Status == fsm.LinkApplied:
+			differ[record.Name] = struct{}{}
 		}
 	}
 	for tombstone := range view.Tombstones() {
 		stamped = stamped || tombstone.Revision > node.Acked
 	}
 	for id, held := range d.mirror.links {
+		if kept[id] == len(held.routes) {
+			continue
+		}
 		for handle := range held.routes {
 			if !wanted(view, fan, id, handle.Value()) {
 				differ[handle.Value()] = struct{}{}

@@ -53,8 +53,8 @@ type Answer struct {
 }
 
 // Call sends a request to a node and returns at once. done is called exactly
-// once, from another goroutine, with the answer or one of ErrNoSession,
-// ErrStaleTerm, ErrQueueFull, ErrTooLarge, ErrTimeout, ErrStreamEnded and
+// once, from another goroutine, with the answer or one of ErrNoSession (which may
+// be an ErrSessionDenied), ErrStaleTerm, ErrQueueFull, ErrTooLarge, ErrTimeout, ErrStreamEnded and
 // ErrAnswerTooLarge. Calls of one session reach the node in their order.
 func (s *Service) Call(call Call, done func(Answer)) {
 	message := call.message()
@@ -77,6 +77,9 @@ func (s *Service) call(call Call, message *controllerpb.ControlMessage, done fun
 	}
 	st, ok := s.sessions[call.Session]
 	if !ok || st.registration.nodeID != call.NodeID {
+		if s.denies(call.Session) {
+			return ErrSessionDenied
+		}
 		return ErrNoSession
 	}
 	timeout := call.Timeout

@@ -22,8 +22,9 @@ type Credentials struct {
 type Authenticator interface {
 	// Authenticate returns nil if the credentials prove what they say, by the
 	// rules of the view, or else why not: that is logged and the node never told.
-	// The proof is zero if any number of sessions may use the credentials. It
-	// must not block; it may be asked again with a newer view.
+	// The proof is zero if any number of sessions may use the credentials; under
+	// fsm.SharedSecret the state takes no registration without one. It must not
+	// block; it may be asked again with a newer view.
 	Authenticate(view *fsm.View, credentials Credentials) (auth.Proof, error)
 }
 
@@ -51,7 +52,8 @@ func (fleetAuthenticator) Authenticate(view *fsm.View, c Credentials) (auth.Proo
 	}
 }
 
-// judge says why the registration is to be refused by a view, nil if it is not.
+// judge says why the registration is to be refused by a view, nil if it is not. It
+// is called by the handler until propose runs, and by propose from then on.
 func (st *stream) judge(view *fsm.View) error {
 	r := st.registration
 	if r.fault != nil {

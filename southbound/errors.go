@@ -3,6 +3,7 @@ package southbound
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 
 	"google.golang.org/grpc/codes"
@@ -14,6 +15,13 @@ var (
 	// ErrNoSession: the session is not, or not yet, on this replica. Nothing was
 	// sent.
 	ErrNoSession = errors.New("no such session on this replica")
+	// ErrSessionDenied: the session's replica does not hold its stream any more
+	// (protocol S4). It is an ErrNoSession.
+	ErrSessionDenied = fmt.Errorf("%w: its replica does not hold the stream", ErrNoSession)
+	// ErrUnreachable: the replica that holds the stream cannot be reached, or could
+	// not before it answered. What was sent may have had its effect; the node is
+	// not to blame.
+	ErrUnreachable = errors.New("replica that holds the stream cannot be reached")
 	// ErrStreamEnded: the stream ended before the answer was complete. What was
 	// sent may have had its effect.
 	ErrStreamEnded = errors.New("stream ended")
@@ -41,6 +49,7 @@ var (
 	errEvicted         = errors.New("node was evicted")
 	errDeregistered    = errors.New("node deregistered")
 	errDraining        = errors.New("replica is shutting down")
+	errOrphaned        = errors.New("replica has no leader, but others have one")
 )
 
 // statusCodes is the one table from errors to what ends an RPC. The first match
@@ -58,6 +67,7 @@ var statusCodes = []struct {
 	{errNotRegistered, codes.DeadlineExceeded},
 	{errEvicted, codes.Aborted},
 	{errDraining, codes.Unavailable},
+	{errOrphaned, codes.Unavailable},
 	{context.Canceled, codes.Canceled},
 	{context.DeadlineExceeded, codes.DeadlineExceeded},
 }

@@ -35,11 +35,19 @@ type First struct {
 	Command *controllerpb.ConfigurationCommand
 
 	answer *future
+	// relayed is set, instead of answer, if another replica holds the stream.
+	relayed func(done func(Answer), late func())
 }
 
 // OnAnswer has done called once, from another goroutine, with the node's answer
 // or an error as in Service.Call; also if it came already. late is as in Call.
-func (f First) OnAnswer(done func(Answer), late func()) { f.answer.then(done, late) }
+func (f First) OnAnswer(done func(Answer), late func()) {
+	if f.relayed != nil {
+		f.relayed(done, late)
+		return
+	}
+	f.answer.then(done, late)
+}
 
 // FirstCommand returns the first message of a session. It returns false before
 // the stream is ready for calls (see Hooks), and for a session whose stream was

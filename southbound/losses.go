@@ -28,10 +28,12 @@ type losses struct {
 	mu      sync.Mutex
 	queue   []fsm.SessionName
 	workers int
-	waiting int
+	waiting map[fsm.SessionName]struct{} // queued, or being proposed
 }
 
-func newLosses(s *Service) *losses { return &losses{service: s} }
+func newLosses(s *Service) *losses {
+	return &losses{service: s, waiting: map[fsm.SessionName]struct{}{}}
+}
 
 // add never blocks. A stopping replica leaves its sessions to the leader
 // (protocol A3).
@@ -42,7 +44,7 @@ func (l *losses) add(name fsm.SessionName) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.queue = append(l.queue, name)
-	l.waiting++
+	l.waiting[name] = struct{}{}
 	if l.workers < lossWorkers {
 		l.workers++
 		l.service.running.Go(l.work)
@@ -52,7 +54,15 @@ func (l *losses) add(name fsm.SessionName) {
 func (l *losses) size() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.waiting
+	return len(l.waiting)
+}
+
+// holds reports whether the end of a session is not committed yet.
+func (l *losses) holds(name fsm.SessionName) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, waiting := l.waiting[name]
+	return waiting
 }
 
 func (l *losses) next() (fsm.SessionName, bool) {
@@ -75,7 +85,7 @@ func (l *losses) work() {
 		}
 		l.propose(name)
 		l.mu.Lock()
-		l.waiting--
+		delete(l.waiting, name)
 		l.mu.Unlock()
 	}
 }
@@ -101,7 +111,6 @@ func (l *losses) propose(name fsm.SessionName) {
 func (s *Service) propose(ctx context.Context, command *slimcppb.Command) (fsm.Result, error) {
 	ctx, cancel := context.WithTimeout(ctx, proposeTimeout)
 	defer cancel()
-	command.Schema = fsm.SchemaVersion
 	command.Generation = s.store.View().Generation()
 	return s.proposer.Propose(ctx, command)
 }

@@ -62,6 +62,9 @@ type Hooks struct {
 	// Burst: the node has said so much so fast that it may have dropped some of
 	// it, and is quiet now: its lists tell what is true (protocol N8).
 	Burst func(nodeID string, session fsm.SessionName)
+	// Attached: another replica was reached, for the first time or again. Only a
+	// Router tells it.
+	Attached func(replicaID string)
 }
 
 // Service serves the nodes' control channel. Create it with New.
@@ -76,6 +79,7 @@ type Service struct {
 
 	counter    atomic.Uint64 // of session names
 	hooks      atomic.Pointer[Hooks]
+	relayHooks atomic.Pointer[Hooks] // the Relay's
 	stats      stats
 	losses     *losses
 	quarantine *quarantine
@@ -91,6 +95,9 @@ type Service struct {
 	sessions map[fsm.SessionName]*stream
 	// streams are all that are open, registered or not.
 	streams map[*stream]struct{}
+	// names are of the streams that were registered or are to be, also of those that
+	// have ended and whose last words are being proposed.
+	names map[fsm.SessionName]*stream
 	// idle is closed when the last stream has ended, and replaced.
 	idle chan struct{}
 	// leaderTerm is the highest of a leader that was seen (protocol C14).
@@ -122,6 +129,7 @@ func New(options Options) *Service {
 		draining:        make(chan struct{}),
 		sessions:        map[fsm.SessionName]*stream{},
 		streams:         map[*stream]struct{}{},
+		names:           map[fsm.SessionName]*stream{},
 		idle:            make(chan struct{}),
 		turnedAway:      map[string]struct{}{},
 	}
@@ -131,6 +139,10 @@ func New(options Options) *Service {
 	s.running.Go(func() { s.follow(feed) })
 	return s
 }
+
+// Reached reports whether a replica's streams can be reached: only its own. See
+// Router.
+func (s *Service) Reached(replicaID string) bool { return replicaID == s.proposer.ReplicaID() }
 
 // SetHooks replaces the hooks; nil removes them. Sessions that were ready before
 // are not told again: see Sessions.
@@ -217,20 +229,47 @@ func (s *Service) Close() {
 	s.running.Wait()
 }
 
-func (s *Service) sessionReady(nodeID string, session fsm.SessionName) {
-	if hooks := s.hooks.Load(); hooks != nil && hooks.Ready != nil {
-		hooks.Ready(nodeID, session)
+// eachHooks calls tell for whoever wants to know.
+func (s *Service) eachHooks(tell func(*Hooks)) {
+	for _, hooks := range []*Hooks{s.relayHooks.Load(), s.hooks.Load()} {
+		if hooks != nil {
+			tell(hooks)
+		}
 	}
+}
+
+func (s *Service) sessionReady(nodeID string, session fsm.SessionName) {
+	s.eachHooks(func(hooks *Hooks) { hooks.ready(nodeID, session) })
 }
 
 func (s *Service) sessionBurst(nodeID string, session fsm.SessionName) {
-	if hooks := s.hooks.Load(); hooks != nil && hooks.Burst != nil {
-		hooks.Burst(nodeID, session)
-	}
+	s.eachHooks(func(hooks *Hooks) { hooks.burst(nodeID, session) })
 }
 
 func (s *Service) sessionEnded(nodeID string, session fsm.SessionName) {
-	if hooks := s.hooks.Load(); hooks != nil && hooks.Ended != nil {
-		hooks.Ended(nodeID, session)
+	s.eachHooks(func(hooks *Hooks) { hooks.ended(nodeID, session) })
+}
+
+func (h *Hooks) ready(nodeID string, session fsm.SessionName) {
+	if h.Ready != nil {
+		h.Ready(nodeID, session)
+	}
+}
+
+func (h *Hooks) ended(nodeID string, session fsm.SessionName) {
+	if h.Ended != nil {
+		h.Ended(nodeID, session)
+	}
+}
+
+func (h *Hooks) burst(nodeID string, session fsm.SessionName) {
+	if h.Burst != nil {
+		h.Burst(nodeID, session)
+	}
+}
+
+func (h *Hooks) attached(replicaID string) {
+	if h.Attached != nil {
+		h.Attached(replicaID)
 	}
 }

@@ -53,6 +53,7 @@ func (st *stream) propose() {
 	}
 	<-st.ctx.Done()
 	p.finish()
+	st.service.parted(st)
 }
 
 // register returns true once the session is in the state and visible here. The
@@ -78,6 +79,15 @@ func (p *proposals) register() bool {
 			}
 			p.admitted = p.admitted || p.wasAdmitted()
 			p.rename()
+		case err == nil && errors.Is(result.Err, fsm.ErrUnjudged):
+			// The log itself says so: no leader need confirm what this view refuses.
+			if s.store.WaitApplied(p.ctx, result.Index) != nil {
+				return false
+			}
+			if reason := p.judge(s.store.View()); reason != nil {
+				p.refused <- reason
+				return false
+			}
 		case err == nil && !retriable(result.Err):
 			p.refused <- result.Err
 			return false
@@ -143,6 +153,8 @@ func (p *proposals) rename() {
 	old := p.name
 	p.name = s.drawName()
 	name := p.name
+	delete(s.names, old)
+	s.names[name] = p.stream
 	_, callable := s.sessions[old]
 	if callable {
 		delete(s.sessions, old)

@@ -249,6 +249,7 @@ func (st *stream) serveNode() error {
 	}
 	s.mu.Lock()
 	st.name = s.drawName()
+	s.names[st.name] = st
 	s.mu.Unlock()
 	for _, reason := range st.registration.skipped {
 		st.malformed("registration", reason)
@@ -454,7 +455,8 @@ func (st *stream) isListed(linkID string) bool {
 	return ok
 }
 
-// drawName names the next session (protocol S1).
+// drawName names the next session (protocol S1). s.mu is held, so that an attach
+// does not take a name in between for one that has ended.
 func (s *Service) drawName() fsm.SessionName {
 	return fsm.SessionName{
 		ReplicaID: s.proposer.ReplicaID(),

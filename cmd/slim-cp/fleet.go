@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/slim-cp/slim-cp/cluster"
 	"github.com/slim-cp/slim-cp/cmd/operator/fleetconfig"
 	"github.com/slim-cp/slim-cp/config"
 	"github.com/slim-cp/slim-cp/fsm"
@@ -21,6 +23,9 @@ import (
 
 // presentTimeout bounds each step of presenting the file to the cluster.
 const presentTimeout = 15 * time.Second
+
+// presentPause is the wait before the file is presented again.
+const presentPause = time.Second
 
 // state is what a presenter needs of a replica.
 type state interface {
@@ -60,13 +65,49 @@ func (p *presenter) start(ctx context.Context) error {
 	}
 	wanted := p.file()
 	record, known := view.Replica(p.state.ReplicaID())
+	// The record alone says only that the replica has started.
+	presented := known && record.Presented()
 	switch {
-	case known && bytes.Equal(record.Fingerprint, fingerprint(wanted)):
+	case presented && bytes.Equal(record.Fingerprint, fingerprint(wanted)):
 		return nil
-	case known || view.FleetRevision() == 0:
-		return p.present(ctx, view, wanted)
+	case presented || view.FleetRevision() == 0:
+		return p.activate(ctx, view, wanted)
 	}
 	return p.propose(ctx, &slimcppb.SetFleetConfig{Fingerprint: fingerprint(wanted)})
+}
+
+// present is start for a replica whose leader may be gone for a while. It returns
+// nil too when the context has ended.
+func (p *presenter) present(ctx context.Context) error {
+	for {
+		err := p.start(ctx)
+		if err == nil || ctx.Err() != nil {
+			return nil
+		}
+		if !passes(err) {
+			return err
+		}
+		p.logger.Warn("the file was not presented yet", "error", err)
+		select {
+		case <-time.After(presentPause):
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// passes reports whether an error may be gone at the next attempt. The file may be
+// presented again when it is not known whether it was.
+func passes(err error) bool {
+	for _, passing := range []error{
+		cluster.ErrNoLeader, cluster.ErrNotLeader, cluster.ErrOverloaded, cluster.ErrUnknownOutcome,
+		fsm.ErrStaleGeneration, context.DeadlineExceeded,
+	} {
+		if errors.Is(err, passing) {
+			return true
+		}
+	}
+	return false
 }
 
 // reload reads the file again and makes what it says of the fleet the active
@@ -104,19 +145,53 @@ func (p *presenter) replace(ctx context.Context, wanted *slimcppb.FleetConfig) e
 	if err != nil {
 		return err
 	}
-	return p.present(ctx, view, wanted)
+	return p.activate(ctx, view, wanted)
 }
 
-// present makes the file's fleet configuration the active one, and notes that it
+// activate makes the file's fleet configuration the active one, and notes that it
 // was presented. What is active or noted already is not proposed.
-func (p *presenter) present(ctx context.Context, view *fsm.View, wanted *slimcppb.FleetConfig) error {
+func (p *presenter) activate(ctx context.Context, view *fsm.View, wanted *slimcppb.FleetConfig) error {
 	command := &slimcppb.SetFleetConfig{Fingerprint: fingerprint(wanted)}
+	record, known := view.Replica(p.state.ReplicaID())
+	presented := known && bytes.Equal(record.Fingerprint, command.Fingerprint)
+	if presented {
+		var removed []string
+		if wanted, removed = withoutRemoved(view.Fleet(), wanted); len(removed) > 0 {
+			p.logger.Warn("groups of the file were removed since it was presented and stay so: add them again, change their secrets in the file, or apply it",
+				"groups", removed)
+		}
+	}
 	if view.FleetRevision() == 0 || !proto.Equal(view.Fleet(), wanted) {
 		command.Config = wanted
-	} else if record, known := view.Replica(p.state.ReplicaID()); known && bytes.Equal(record.Fingerprint, command.Fingerprint) {
+	} else if presented {
 		return nil
 	}
 	return p.propose(ctx, command)
+}
+
+// withoutRemoved returns what a file that was presented before still asks for:
+// without the secrets of groups that an operator removed since, and these groups.
+// A removal evicts nodes, so nothing but a word about the groups may undo it
+// (protocol T2). Only where the API manages the topology can groups be removed.
+func withoutRemoved(active, wanted *slimcppb.FleetConfig) (kept *slimcppb.FleetConfig, removed []string) {
+	for _, fleet := range []*slimcppb.FleetConfig{active, wanted} {
+		if fleet.GetRegistrationAuth() != fsm.SharedSecret || len(fleet.GetTopology().GetSegments()) > 0 {
+			return wanted, nil
+		}
+	}
+	admitted := make(map[string]struct{}, len(active.GetSecrets()))
+	for _, secret := range active.GetSecrets() {
+		admitted[secret.GetGroup()] = struct{}{}
+	}
+	kept = proto.CloneOf(wanted)
+	kept.Secrets = slices.DeleteFunc(kept.GetSecrets(), func(secret *slimcppb.GroupSecret) bool {
+		_, ok := admitted[secret.GetGroup()]
+		if !ok {
+			removed = append(removed, secret.GetGroup())
+		}
+		return !ok
+	})
+	return kept, removed
 }
 
 func (p *presenter) propose(ctx context.Context, command *slimcppb.SetFleetConfig) error {
@@ -167,6 +242,20 @@ func (p *presenter) otherAuth() bool {
 			"differing", differing, "active_since_index", p.compared)
 	}
 	return p.differs
+}
+
+// note says how the active document differs from this replica's file, "" if it
+// does not.
+func (p *presenter) note() string {
+	active := p.state.View()
+	if active.FleetRevision() == 0 {
+		return ""
+	}
+	differing := differences(active.Fleet(), p.file())
+	if len(differing) == 0 {
+		return ""
+	}
+	return "the active fleet configuration is not that of this replica's file: " + strings.Join(differing, ", ")
 }
 
 // differences names the parts in which two documents differ. Values are not

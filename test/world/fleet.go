@@ -15,7 +15,7 @@ import (
 func (w *World) AddNode(group, id string, changes ...func(*dataplane.NodeOptions)) *dataplane.Node {
 	w.t.Helper()
 	options := dataplane.NodeOptions{
-		ID: id, Group: group, Servers: []string{"control-plane"}, Dialer: w.Dial, Logger: w.logger.Named("dataplane"),
+		ID: id, Group: group, Servers: []dataplane.Server{{"control-plane"}}, Dialer: w.Dial, Logger: w.logger.Named("dataplane"),
 		Endpoint:         fmt.Sprintf("%s.%s.internal:1", id, group),
 		ExternalEndpoint: fmt.Sprintf("%s.%s.example:1", id, group),
 	}

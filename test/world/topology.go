@@ -28,9 +28,7 @@ func (w *World) SetTopology(segments ...*slimcppb.Segment) {
 }
 
 // reachability says which groups are to reach which. It is computed from the topology's
-// text and the nodes that run, by other means than the control plane's. Paths are
-// not led around two groups that the topology links and that cannot dial each
-// other: a world that is to settle has none.
+// text and the nodes that run, by other means than the control plane's.
 type reachability struct {
 	pairs   map[[2]string]bool // linked directly, both ways
 	reached map[[2]string]bool

@@ -23,6 +23,62 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+type ReplicaRole int32
+
+const (
+	ReplicaRole_REPLICA_ROLE_UNSPECIFIED ReplicaRole = 0
+	ReplicaRole_REPLICA_ROLE_LEADER      ReplicaRole = 1
+	ReplicaRole_REPLICA_ROLE_VOTER       ReplicaRole = 2
+	ReplicaRole_REPLICA_ROLE_NON_VOTER   ReplicaRole = 3
+	// An operator keeps it from voting.
+	ReplicaRole_REPLICA_ROLE_HELD_BACK ReplicaRole = 4
+)
+
+// Enum value maps for ReplicaRole.
+var (
+	ReplicaRole_name = map[int32]string{
+		0: "REPLICA_ROLE_UNSPECIFIED",
+		1: "REPLICA_ROLE_LEADER",
+		2: "REPLICA_ROLE_VOTER",
+		3: "REPLICA_ROLE_NON_VOTER",
+		4: "REPLICA_ROLE_HELD_BACK",
+	}
+	ReplicaRole_value = map[string]int32{
+		"REPLICA_ROLE_UNSPECIFIED": 0,
+		"REPLICA_ROLE_LEADER":      1,
+		"REPLICA_ROLE_VOTER":       2,
+		"REPLICA_ROLE_NON_VOTER":   3,
+		"REPLICA_ROLE_HELD_BACK":   4,
+	}
+)
+
+func (x ReplicaRole) Enum() *ReplicaRole {
+	p := new(ReplicaRole)
+	*p = x
+	return p
+}
+
+func (x ReplicaRole) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ReplicaRole) Descriptor() protoreflect.EnumDescriptor {
+	return file_proto_slimcp_v1_cluster_proto_enumTypes[0].Descriptor()
+}
+
+func (ReplicaRole) Type() protoreflect.EnumType {
+	return &file_proto_slimcp_v1_cluster_proto_enumTypes[0]
+}
+
+func (x ReplicaRole) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ReplicaRole.Descriptor instead.
+func (ReplicaRole) EnumDescriptor() ([]byte, []int) {
+	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{0}
+}
+
 type ExplainLinkRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	GroupA        string                 `protobuf:"bytes,1,opt,name=group_a,json=groupA,proto3" json:"group_a,omitempty"`
@@ -432,6 +488,1435 @@ func (x *ApplyFleetConfigResponse) GetIndex() uint64 {
 	return 0
 }
 
+type ClusterStatusRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ClusterStatusRequest) Reset() {
+	*x = ClusterStatusRequest{}
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ClusterStatusRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ClusterStatusRequest) ProtoMessage() {}
+
+func (x *ClusterStatusRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ClusterStatusRequest.ProtoReflect.Descriptor instead.
+func (*ClusterStatusRequest) Descriptor() ([]byte, []int) {
+	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{7}
+}
+
+type ClusterStatusResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Empty: the replica asked is not a member of a cluster.
+	ClusterId  string `protobuf:"bytes,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	ReplicaId  string `protobuf:"bytes,2,opt,name=replica_id,json=replicaId,proto3" json:"replica_id,omitempty"` // who answers
+	LeaderId   string `protobuf:"bytes,3,opt,name=leader_id,json=leaderId,proto3" json:"leader_id,omitempty"`    // empty: nobody leads
+	Term       uint64 `protobuf:"varint,4,opt,name=term,proto3" json:"term,omitempty"`
+	Generation uint64 `protobuf:"varint,5,opt,name=generation,proto3" json:"generation,omitempty"`
+	Index      uint64 `protobuf:"varint,6,opt,name=index,proto3" json:"index,omitempty"`
+	Schema     uint32 `protobuf:"varint,7,opt,name=schema,proto3" json:"schema,omitempty"` // active
+	// How many more voters may fail before writes stop.
+	FailureTolerance uint32           `protobuf:"varint,8,opt,name=failure_tolerance,json=failureTolerance,proto3" json:"failure_tolerance,omitempty"`
+	Replicas         []*ReplicaStatus `protobuf:"bytes,9,rep,name=replicas,proto3" json:"replicas,omitempty"`
+	// What an operator should know beside this, a fact a line.
+	Notes         []string `protobuf:"bytes,10,rep,name=notes,proto3" json:"notes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ClusterStatusResponse) Reset() {
+	*x = ClusterStatusResponse{}
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ClusterStatusResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ClusterStatusResponse) ProtoMessage() {}
+
+func (x *ClusterStatusResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ClusterStatusResponse.ProtoReflect.Descriptor instead.
+func (*ClusterStatusResponse) Descriptor() ([]byte, []int) {
+	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *ClusterStatusResponse) GetClusterId() string {
+	if x != nil {
+		return x.ClusterId
+	}
+	return ""
+}
+
+func (x *ClusterStatusResponse) GetReplicaId() string {
+	if x != nil {
+		return x.ReplicaId
+	}
+	return ""
+}
+
+func (x *ClusterStatusResponse) GetLeaderId() string {
+	if x != nil {
+		return x.LeaderId
+	}
+	return ""
+}
+
+func (x *ClusterStatusResponse) GetTerm() uint64 {
+	if x != nil {
+		return x.Term
+	}
+	return 0
+}
+
+func (x *ClusterStatusResponse) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *ClusterStatusResponse) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *ClusterStatusResponse) GetSchema() uint32 {
+	if x != nil {
+		return x.Schema
+	}
+	return 0
+}
+
+func (x *ClusterStatusResponse) GetFailureTolerance() uint32 {
+	if x != nil {
+		return x.FailureTolerance
+	}
+	return 0
+}
+
+func (x *ClusterStatusResponse) GetReplicas() []*ReplicaStatus {
+	if x != nil {
+		return x.Replicas
+	}
+	return nil
+}
+
+func (x *ClusterStatusResponse) GetNotes() []string {
+	if x != nil {
+		return x.Notes
+	}
+	return nil
+}
+
+type ReplicaStatus struct {
+	state        protoimpl.MessageState `protogen:"open.v1"`
+	ReplicaId    string                 `protobuf:"bytes,1,opt,name=replica_id,json=replicaId,proto3" json:"replica_id,omitempty"`
+	Name         string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Address      string                 `protobuf:"bytes,3,opt,name=address,proto3" json:"address,omitempty"` // of its cluster port
+	Role         ReplicaRole            `protobuf:"varint,4,opt,name=role,proto3,enum=slimcp.v1.ReplicaRole" json:"role,omitempty"`
+	Healthy      bool                   `protobuf:"varint,5,opt,name=healthy,proto3" json:"healthy,omitempty"`
+	Problem      string                 `protobuf:"bytes,6,opt,name=problem,proto3" json:"problem,omitempty"` // of one that is not healthy
+	AppliedIndex uint64                 `protobuf:"varint,7,opt,name=applied_index,json=appliedIndex,proto3" json:"applied_index,omitempty"`
+	Lag          uint64                 `protobuf:"varint,8,opt,name=lag,proto3" json:"lag,omitempty"` // commands
+	// Since it heard from the leader; absent: never, or it leads.
+	LastContactMs *int64 `protobuf:"varint,9,opt,name=last_contact_ms,json=lastContactMs,proto3,oneof" json:"last_contact_ms,omitempty"`
+	Version       string `protobuf:"bytes,10,opt,name=version,proto3" json:"version,omitempty"`
+	Schema        uint32 `protobuf:"varint,11,opt,name=schema,proto3" json:"schema,omitempty"` // the newest that it knows
+	Sessions      uint64 `protobuf:"varint,12,opt,name=sessions,proto3" json:"sessions,omitempty"`
+	Draining      bool   `protobuf:"varint,13,opt,name=draining,proto3" json:"draining,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReplicaStatus) Reset() {
+	*x = ReplicaStatus{}
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReplicaStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReplicaStatus) ProtoMessage() {}
+
+func (x *ReplicaStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReplicaStatus.ProtoReflect.Descriptor instead.
+func (*ReplicaStatus) Descriptor() ([]byte, []int) {
+	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *ReplicaStatus) GetReplicaId() string {
+	if x != nil {
+		return x.ReplicaId
+	}
+	return ""
+}
+
+func (x *ReplicaStatus) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ReplicaStatus) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *ReplicaStatus) GetRole() ReplicaRole {
+	if x != nil {
+		return x.Role
+	}
+	return ReplicaRole_REPLICA_ROLE_UNSPECIFIED
+}
+
+func (x *ReplicaStatus) GetHealthy() bool {
+	if x != nil {
+		return x.Healthy
+	}
+	return false
+}
+
+func (x *ReplicaStatus) GetProblem() string {
+	if x != nil {
+		return x.Problem
+	}
+	return ""
+}
+
+func (x *ReplicaStatus) GetAppliedIndex() uint64 {
+	if x != nil {
+		return x.AppliedIndex
+	}
+	return 0
+}
+
+func (x *ReplicaStatus) GetLag() uint64 {
+	if x != nil {
+		return x.Lag
+	}
+	return 0
+}
+
+func (x *ReplicaStatus) GetLastContactMs() int64 {
+	if x != nil && x.LastContactMs != nil {
+		return *x.LastContactMs
+	}
+	return 0
+}
+
+func (x *ReplicaStatus) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *ReplicaStatus) GetSchema() uint32 {
+	if x != nil {
+		return x.Schema
+	}
+	return 0
+}
+
+func (x *ReplicaStatus) GetSessions() uint64 {
+	if x != nil {
+		return x.Sessions
+	}
+	return 0
+}
+
+func (x *ReplicaStatus) GetDraining() bool {
+	if x != nil {
+		return x.Draining
+	}
+	return false
+}
+
+type InitRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *InitRequest) Reset() {
+	*x = InitRequest{}
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *InitRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*InitRequest) ProtoMessage() {}
+
+func (x *InitRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use InitRequest.ProtoReflect.Descriptor instead.
+func (*InitRequest) Descriptor() ([]byte, []int) {
+	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{10}
+}
+
+type InitResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	ClusterId     string                 `protobuf:"bytes,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	ReplicaId     string                 `protobuf:"bytes,2,opt,name=replica_id,json=replicaId,proto3" json:"replica_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *InitResponse) Reset() {
+	*x = InitResponse{}
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *InitResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*InitResponse) ProtoMessage() {}
+
+func (x *InitResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use InitResponse.ProtoReflect.Descriptor instead.
+func (*InitResponse) Descriptor() ([]byte, []int) {
+	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *InitResponse) GetClusterId() string {
+	if x != nil {
+		return x.ClusterId
+	}
+	return ""
+}
+
+func (x *InitResponse) GetReplicaId() string {
+	if x != nil {
+		return x.ReplicaId
+	}
+	return ""
+}
+
+type JoinClusterRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// HOST:PORT of the cluster port of a member.
+	Address       string `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *JoinClusterRequest) Reset() {
+	*x = JoinClusterRequest{}
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *JoinClusterRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*JoinClusterRequest) ProtoMessage() {}
+
+func (x *JoinClusterRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use JoinClusterRequest.ProtoReflect.Descriptor instead.
+func (*JoinClusterRequest) Descriptor() ([]byte, []int) {
+	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *JoinClusterRequest) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+type JoinProgress struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Line      string                 `protobuf:"bytes,1,opt,name=line,proto3" json:"line,omitempty"` // in plain words
+	ReplicaId string                 `protobuf:"bytes,2,opt,name=replica_id,json=replicaId,proto3" json:"replica_id,omitempty"`
+	ClusterId string                 `protobuf:"bytes,3,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	Role      ReplicaRole            `protobuf:"varint,4,opt,name=role,proto3,enum=slimcp.v1.ReplicaRole" json:"role,omitempty"` // unspecified: not a member yet
+	// The last message: the replica votes or is held back.
+	Done          bool `protobuf:"varint,5,opt,name=done,proto3" json:"done,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *JoinProgress) Reset() {
+	*x = JoinProgress{}
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *JoinProgress) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*JoinProgress) ProtoMessage() {}
+
+func (x *JoinProgress) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use JoinProgress.ProtoReflect.Descriptor instead.
+func (*JoinProgress) Descriptor() ([]byte, []int) {
+	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *JoinProgress) GetLine() string {
+	if x != nil {
+		return x.Line
+	}
+	return ""
+}
+
+func (x *JoinProgress) GetReplicaId() string {
+	if x != nil {
+		return x.ReplicaId
+	}
+	return ""
+}
+
+func (x *JoinProgress) GetClusterId() string {
+	if x != nil {
+		return x.ClusterId
+	}
+	return ""
+}
+
+func (x *JoinProgress) GetRole() ReplicaRole {
+	if x != nil {
+		return x.Role
+	}
+	return ReplicaRole_REPLICA_ROLE_UNSPECIFIED
+}
+
+func (x *JoinProgress) GetDone() bool {
+	if x != nil {
+		return x.Done
+	}
+	return false
+}
+
+type LeaveRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LeaveRequest) Reset() {
+	*x = LeaveRequest{}
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LeaveRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LeaveRequest) ProtoMessage() {}
+
+func (x *LeaveRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LeaveRequest.ProtoReflect.Descriptor instead.
+func (*LeaveRequest) Descriptor() ([]byte, []int) {
+	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{14}
+}
+
+type LeaveResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	ReplicaId     string                 `protobuf:"bytes,1,opt,name=replica_id,json=replicaId,proto3" json:"replica_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LeaveResponse) Reset() {
+	*x = LeaveResponse{}
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LeaveResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LeaveResponse) ProtoMessage() {}
+
+func (x *LeaveResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LeaveResponse.ProtoReflect.Descriptor instead.
+func (*LeaveResponse) Descriptor() ([]byte, []int) {
+	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *LeaveResponse) GetReplicaId() string {
+	if x != nil {
+		return x.ReplicaId
+	}
+	return ""
+}
+
+type RemoveReplicaRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Replica       string                 `protobuf:"bytes,1,opt,name=replica,proto3" json:"replica,omitempty"` // name or id
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveReplicaRequest) Reset() {
+	*x = RemoveReplicaRequest{}
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveReplicaRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveReplicaRequest) ProtoMessage() {}
+
+func (x *RemoveReplicaRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveReplicaRequest.ProtoReflect.Descriptor instead.
+func (*RemoveReplicaRequest) Descriptor() ([]byte, []int) {
+	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *RemoveReplicaRequest) GetReplica() string {
+	if x != nil {
+		return x.Replica
+	}
+	return ""
+}
+
+type RemoveReplicaResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveReplicaResponse) Reset() {
+	*x = RemoveReplicaResponse{}
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveReplicaResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveReplicaResponse) ProtoMessage() {}
+
+func (x *RemoveReplicaResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveReplicaResponse.ProtoReflect.Descriptor instead.
+func (*RemoveReplicaResponse) Descriptor() ([]byte, []int) {
+	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{17}
+}
+
+type PromoteReplicaRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Replica       string                 `protobuf:"bytes,1,opt,name=replica,proto3" json:"replica,omitempty"` // name or id
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PromoteReplicaRequest) Reset() {
+	*x = PromoteReplicaRequest{}
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PromoteReplicaRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PromoteReplicaRequest) ProtoMessage() {}
+
+func (x *PromoteReplicaRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PromoteReplicaRequest.ProtoReflect.Descriptor instead.
+func (*PromoteReplicaRequest) Descriptor() ([]byte, []int) {
+	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *PromoteReplicaRequest) GetReplica() string {
+	if x != nil {
+		return x.Replica
+	}
+	return ""
+}
+
+type PromoteReplicaResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PromoteReplicaResponse) Reset() {
+	*x = PromoteReplicaResponse{}
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PromoteReplicaResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PromoteReplicaResponse) ProtoMessage() {}
+
+func (x *PromoteReplicaResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PromoteReplicaResponse.ProtoReflect.Descriptor instead.
+func (*PromoteReplicaResponse) Descriptor() ([]byte, []int) {
+	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{19}
+}
+
+type DemoteReplicaRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Replica       string                 `protobuf:"bytes,1,opt,name=replica,proto3" json:"replica,omitempty"` // name or id
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DemoteReplicaRequest) Reset() {
+	*x = DemoteReplicaRequest{}
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DemoteReplicaRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DemoteReplicaRequest) ProtoMessage() {}
+
+func (x *DemoteReplicaRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DemoteReplicaRequest.ProtoReflect.Descriptor instead.
+func (*DemoteReplicaRequest) Descriptor() ([]byte, []int) {
+	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *DemoteReplicaRequest) GetReplica() string {
+	if x != nil {
+		return x.Replica
+	}
+	return ""
+}
+
+type DemoteReplicaResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DemoteReplicaResponse) Reset() {
+	*x = DemoteReplicaResponse{}
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DemoteReplicaResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DemoteReplicaResponse) ProtoMessage() {}
+
+func (x *DemoteReplicaResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DemoteReplicaResponse.ProtoReflect.Descriptor instead.
+func (*DemoteReplicaResponse) Descriptor() ([]byte, []int) {
+	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{21}
+}
+
+type TransferLeadershipRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name or id; empty: the member that is most up to date.
+	To            string `protobuf:"bytes,1,opt,name=to,proto3" json:"to,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TransferLeadershipRequest) Reset() {
+	*x = TransferLeadershipRequest{}
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TransferLeadershipRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TransferLeadershipRequest) ProtoMessage() {}
+
+func (x *TransferLeadershipRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TransferLeadershipRequest.ProtoReflect.Descriptor instead.
+func (*TransferLeadershipRequest) Descriptor() ([]byte, []int) {
+	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *TransferLeadershipRequest) GetTo() string {
+	if x != nil {
+		return x.To
+	}
+	return ""
+}
+
+type TransferLeadershipResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	LeaderId      string                 `protobuf:"bytes,1,opt,name=leader_id,json=leaderId,proto3" json:"leader_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TransferLeadershipResponse) Reset() {
+	*x = TransferLeadershipResponse{}
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TransferLeadershipResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TransferLeadershipResponse) ProtoMessage() {}
+
+func (x *TransferLeadershipResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TransferLeadershipResponse.ProtoReflect.Descriptor instead.
+func (*TransferLeadershipResponse) Descriptor() ([]byte, []int) {
+	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *TransferLeadershipResponse) GetLeaderId() string {
+	if x != nil {
+		return x.LeaderId
+	}
+	return ""
+}
+
+type FinalizeUpgradeRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FinalizeUpgradeRequest) Reset() {
+	*x = FinalizeUpgradeRequest{}
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FinalizeUpgradeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FinalizeUpgradeRequest) ProtoMessage() {}
+
+func (x *FinalizeUpgradeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FinalizeUpgradeRequest.ProtoReflect.Descriptor instead.
+func (*FinalizeUpgradeRequest) Descriptor() ([]byte, []int) {
+	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{24}
+}
+
+type FinalizeUpgradeResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Schema        uint32                 `protobuf:"varint,1,opt,name=schema,proto3" json:"schema,omitempty"` // active now
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FinalizeUpgradeResponse) Reset() {
+	*x = FinalizeUpgradeResponse{}
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FinalizeUpgradeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FinalizeUpgradeResponse) ProtoMessage() {}
+
+func (x *FinalizeUpgradeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FinalizeUpgradeResponse.ProtoReflect.Descriptor instead.
+func (*FinalizeUpgradeResponse) Descriptor() ([]byte, []int) {
+	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *FinalizeUpgradeResponse) GetSchema() uint32 {
+	if x != nil {
+		return x.Schema
+	}
+	return 0
+}
+
+type SnapshotInfo struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	ClusterId     string                 `protobuf:"bytes,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	Generation    uint64                 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
+	Index         uint64                 `protobuf:"varint,3,opt,name=index,proto3" json:"index,omitempty"`
+	Term          uint64                 `protobuf:"varint,4,opt,name=term,proto3" json:"term,omitempty"`
+	Schema        uint32                 `protobuf:"varint,5,opt,name=schema,proto3" json:"schema,omitempty"`
+	TimeUnixNanos int64                  `protobuf:"varint,6,opt,name=time_unix_nanos,json=timeUnixNanos,proto3" json:"time_unix_nanos,omitempty"` // of the last command
+	Records       []*SnapshotRecords     `protobuf:"bytes,7,rep,name=records,proto3" json:"records,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SnapshotInfo) Reset() {
+	*x = SnapshotInfo{}
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SnapshotInfo) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SnapshotInfo) ProtoMessage() {}
+
+func (x *SnapshotInfo) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SnapshotInfo.ProtoReflect.Descriptor instead.
+func (*SnapshotInfo) Descriptor() ([]byte, []int) {
+	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *SnapshotInfo) GetClusterId() string {
+	if x != nil {
+		return x.ClusterId
+	}
+	return ""
+}
+
+func (x *SnapshotInfo) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *SnapshotInfo) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *SnapshotInfo) GetTerm() uint64 {
+	if x != nil {
+		return x.Term
+	}
+	return 0
+}
+
+func (x *SnapshotInfo) GetSchema() uint32 {
+	if x != nil {
+		return x.Schema
+	}
+	return 0
+}
+
+func (x *SnapshotInfo) GetTimeUnixNanos() int64 {
+	if x != nil {
+		return x.TimeUnixNanos
+	}
+	return 0
+}
+
+func (x *SnapshotInfo) GetRecords() []*SnapshotRecords {
+	if x != nil {
+		return x.Records
+	}
+	return nil
+}
+
+// SnapshotRecords is the number of records of a kind.
+type SnapshotRecords struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Kind          string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	Count         uint64                 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SnapshotRecords) Reset() {
+	*x = SnapshotRecords{}
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SnapshotRecords) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SnapshotRecords) ProtoMessage() {}
+
+func (x *SnapshotRecords) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SnapshotRecords.ProtoReflect.Descriptor instead.
+func (*SnapshotRecords) Descriptor() ([]byte, []int) {
+	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *SnapshotRecords) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *SnapshotRecords) GetCount() uint64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+type SaveSnapshotRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SaveSnapshotRequest) Reset() {
+	*x = SaveSnapshotRequest{}
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SaveSnapshotRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SaveSnapshotRequest) ProtoMessage() {}
+
+func (x *SaveSnapshotRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SaveSnapshotRequest.ProtoReflect.Descriptor instead.
+func (*SaveSnapshotRequest) Descriptor() ([]byte, []int) {
+	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{28}
+}
+
+type SaveSnapshotResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Part:
+	//
+	//	*SaveSnapshotResponse_Data
+	//	*SaveSnapshotResponse_Info
+	Part          isSaveSnapshotResponse_Part `protobuf_oneof:"part"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SaveSnapshotResponse) Reset() {
+	*x = SaveSnapshotResponse{}
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SaveSnapshotResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SaveSnapshotResponse) ProtoMessage() {}
+
+func (x *SaveSnapshotResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SaveSnapshotResponse.ProtoReflect.Descriptor instead.
+func (*SaveSnapshotResponse) Descriptor() ([]byte, []int) {
+	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *SaveSnapshotResponse) GetPart() isSaveSnapshotResponse_Part {
+	if x != nil {
+		return x.Part
+	}
+	return nil
+}
+
+func (x *SaveSnapshotResponse) GetData() []byte {
+	if x != nil {
+		if x, ok := x.Part.(*SaveSnapshotResponse_Data); ok {
+			return x.Data
+		}
+	}
+	return nil
+}
+
+func (x *SaveSnapshotResponse) GetInfo() *SnapshotInfo {
+	if x != nil {
+		if x, ok := x.Part.(*SaveSnapshotResponse_Info); ok {
+			return x.Info
+		}
+	}
+	return nil
+}
+
+type isSaveSnapshotResponse_Part interface {
+	isSaveSnapshotResponse_Part()
+}
+
+type SaveSnapshotResponse_Data struct {
+	Data []byte `protobuf:"bytes,1,opt,name=data,proto3,oneof"`
+}
+
+type SaveSnapshotResponse_Info struct {
+	Info *SnapshotInfo `protobuf:"bytes,2,opt,name=info,proto3,oneof"` // the last part
+}
+
+func (*SaveSnapshotResponse_Data) isSaveSnapshotResponse_Part() {}
+
+func (*SaveSnapshotResponse_Info) isSaveSnapshotResponse_Part() {}
+
+type RestoreSnapshotRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Part:
+	//
+	//	*RestoreSnapshotRequest_Options
+	//	*RestoreSnapshotRequest_Data
+	Part          isRestoreSnapshotRequest_Part `protobuf_oneof:"part"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RestoreSnapshotRequest) Reset() {
+	*x = RestoreSnapshotRequest{}
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RestoreSnapshotRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RestoreSnapshotRequest) ProtoMessage() {}
+
+func (x *RestoreSnapshotRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RestoreSnapshotRequest.ProtoReflect.Descriptor instead.
+func (*RestoreSnapshotRequest) Descriptor() ([]byte, []int) {
+	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *RestoreSnapshotRequest) GetPart() isRestoreSnapshotRequest_Part {
+	if x != nil {
+		return x.Part
+	}
+	return nil
+}
+
+func (x *RestoreSnapshotRequest) GetOptions() *RestoreOptions {
+	if x != nil {
+		if x, ok := x.Part.(*RestoreSnapshotRequest_Options); ok {
+			return x.Options
+		}
+	}
+	return nil
+}
+
+func (x *RestoreSnapshotRequest) GetData() []byte {
+	if x != nil {
+		if x, ok := x.Part.(*RestoreSnapshotRequest_Data); ok {
+			return x.Data
+		}
+	}
+	return nil
+}
+
+type isRestoreSnapshotRequest_Part interface {
+	isRestoreSnapshotRequest_Part()
+}
+
+type RestoreSnapshotRequest_Options struct {
+	Options *RestoreOptions `protobuf:"bytes,1,opt,name=options,proto3,oneof"` // the first part
+}
+
+type RestoreSnapshotRequest_Data struct {
+	Data []byte `protobuf:"bytes,2,opt,name=data,proto3,oneof"`
+}
+
+func (*RestoreSnapshotRequest_Options) isRestoreSnapshotRequest_Part() {}
+
+func (*RestoreSnapshotRequest_Data) isRestoreSnapshotRequest_Part() {}
+
+type RestoreOptions struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Take the snapshot of another cluster.
+	Force         bool `protobuf:"varint,1,opt,name=force,proto3" json:"force,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RestoreOptions) Reset() {
+	*x = RestoreOptions{}
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RestoreOptions) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RestoreOptions) ProtoMessage() {}
+
+func (x *RestoreOptions) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RestoreOptions.ProtoReflect.Descriptor instead.
+func (*RestoreOptions) Descriptor() ([]byte, []int) {
+	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *RestoreOptions) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
+}
+
+type RestoreSnapshotResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Info          *SnapshotInfo          `protobuf:"bytes,1,opt,name=info,proto3" json:"info,omitempty"` // of the state as it is now
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RestoreSnapshotResponse) Reset() {
+	*x = RestoreSnapshotResponse{}
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RestoreSnapshotResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RestoreSnapshotResponse) ProtoMessage() {}
+
+func (x *RestoreSnapshotResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RestoreSnapshotResponse.ProtoReflect.Descriptor instead.
+func (*RestoreSnapshotResponse) Descriptor() ([]byte, []int) {
+	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *RestoreSnapshotResponse) GetInfo() *SnapshotInfo {
+	if x != nil {
+		return x.Info
+	}
+	return nil
+}
+
 var File_proto_slimcp_v1_cluster_proto protoreflect.FileDescriptor
 
 const file_proto_slimcp_v1_cluster_proto_rawDesc = "" +
@@ -462,12 +1947,126 @@ const file_proto_slimcp_v1_cluster_proto_rawDesc = "" +
 	"\x06config\x18\x01 \x01(\v2\x16.slimcp.v1.FleetConfigR\x06config\"J\n" +
 	"\x18ApplyFleetConfigResponse\x12\x18\n" +
 	"\achanged\x18\x01 \x01(\bR\achanged\x12\x14\n" +
-	"\x05index\x18\x02 \x01(\x04R\x05index2\xc9\x02\n" +
+	"\x05index\x18\x02 \x01(\x04R\x05index\"\x16\n" +
+	"\x14ClusterStatusRequest\"\xcd\x02\n" +
+	"\x15ClusterStatusResponse\x12\x1d\n" +
+	"\n" +
+	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x1d\n" +
+	"\n" +
+	"replica_id\x18\x02 \x01(\tR\treplicaId\x12\x1b\n" +
+	"\tleader_id\x18\x03 \x01(\tR\bleaderId\x12\x12\n" +
+	"\x04term\x18\x04 \x01(\x04R\x04term\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x05 \x01(\x04R\n" +
+	"generation\x12\x14\n" +
+	"\x05index\x18\x06 \x01(\x04R\x05index\x12\x16\n" +
+	"\x06schema\x18\a \x01(\rR\x06schema\x12+\n" +
+	"\x11failure_tolerance\x18\b \x01(\rR\x10failureTolerance\x124\n" +
+	"\breplicas\x18\t \x03(\v2\x18.slimcp.v1.ReplicaStatusR\breplicas\x12\x14\n" +
+	"\x05notes\x18\n" +
+	" \x03(\tR\x05notes\"\x9e\x03\n" +
+	"\rReplicaStatus\x12\x1d\n" +
+	"\n" +
+	"replica_id\x18\x01 \x01(\tR\treplicaId\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
+	"\aaddress\x18\x03 \x01(\tR\aaddress\x12*\n" +
+	"\x04role\x18\x04 \x01(\x0e2\x16.slimcp.v1.ReplicaRoleR\x04role\x12\x18\n" +
+	"\ahealthy\x18\x05 \x01(\bR\ahealthy\x12\x18\n" +
+	"\aproblem\x18\x06 \x01(\tR\aproblem\x12#\n" +
+	"\rapplied_index\x18\a \x01(\x04R\fappliedIndex\x12\x10\n" +
+	"\x03lag\x18\b \x01(\x04R\x03lag\x12+\n" +
+	"\x0flast_contact_ms\x18\t \x01(\x03H\x00R\rlastContactMs\x88\x01\x01\x12\x18\n" +
+	"\aversion\x18\n" +
+	" \x01(\tR\aversion\x12\x16\n" +
+	"\x06schema\x18\v \x01(\rR\x06schema\x12\x1a\n" +
+	"\bsessions\x18\f \x01(\x04R\bsessions\x12\x1a\n" +
+	"\bdraining\x18\r \x01(\bR\bdrainingB\x12\n" +
+	"\x10_last_contact_ms\"\r\n" +
+	"\vInitRequest\"L\n" +
+	"\fInitResponse\x12\x1d\n" +
+	"\n" +
+	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x1d\n" +
+	"\n" +
+	"replica_id\x18\x02 \x01(\tR\treplicaId\".\n" +
+	"\x12JoinClusterRequest\x12\x18\n" +
+	"\aaddress\x18\x01 \x01(\tR\aaddress\"\xa0\x01\n" +
+	"\fJoinProgress\x12\x12\n" +
+	"\x04line\x18\x01 \x01(\tR\x04line\x12\x1d\n" +
+	"\n" +
+	"replica_id\x18\x02 \x01(\tR\treplicaId\x12\x1d\n" +
+	"\n" +
+	"cluster_id\x18\x03 \x01(\tR\tclusterId\x12*\n" +
+	"\x04role\x18\x04 \x01(\x0e2\x16.slimcp.v1.ReplicaRoleR\x04role\x12\x12\n" +
+	"\x04done\x18\x05 \x01(\bR\x04done\"\x0e\n" +
+	"\fLeaveRequest\".\n" +
+	"\rLeaveResponse\x12\x1d\n" +
+	"\n" +
+	"replica_id\x18\x01 \x01(\tR\treplicaId\"0\n" +
+	"\x14RemoveReplicaRequest\x12\x18\n" +
+	"\areplica\x18\x01 \x01(\tR\areplica\"\x17\n" +
+	"\x15RemoveReplicaResponse\"1\n" +
+	"\x15PromoteReplicaRequest\x12\x18\n" +
+	"\areplica\x18\x01 \x01(\tR\areplica\"\x18\n" +
+	"\x16PromoteReplicaResponse\"0\n" +
+	"\x14DemoteReplicaRequest\x12\x18\n" +
+	"\areplica\x18\x01 \x01(\tR\areplica\"\x17\n" +
+	"\x15DemoteReplicaResponse\"+\n" +
+	"\x19TransferLeadershipRequest\x12\x0e\n" +
+	"\x02to\x18\x01 \x01(\tR\x02to\"9\n" +
+	"\x1aTransferLeadershipResponse\x12\x1b\n" +
+	"\tleader_id\x18\x01 \x01(\tR\bleaderId\"\x18\n" +
+	"\x16FinalizeUpgradeRequest\"1\n" +
+	"\x17FinalizeUpgradeResponse\x12\x16\n" +
+	"\x06schema\x18\x01 \x01(\rR\x06schema\"\xed\x01\n" +
+	"\fSnapshotInfo\x12\x1d\n" +
+	"\n" +
+	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x02 \x01(\x04R\n" +
+	"generation\x12\x14\n" +
+	"\x05index\x18\x03 \x01(\x04R\x05index\x12\x12\n" +
+	"\x04term\x18\x04 \x01(\x04R\x04term\x12\x16\n" +
+	"\x06schema\x18\x05 \x01(\rR\x06schema\x12&\n" +
+	"\x0ftime_unix_nanos\x18\x06 \x01(\x03R\rtimeUnixNanos\x124\n" +
+	"\arecords\x18\a \x03(\v2\x1a.slimcp.v1.SnapshotRecordsR\arecords\";\n" +
+	"\x0fSnapshotRecords\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x14\n" +
+	"\x05count\x18\x02 \x01(\x04R\x05count\"\x15\n" +
+	"\x13SaveSnapshotRequest\"c\n" +
+	"\x14SaveSnapshotResponse\x12\x14\n" +
+	"\x04data\x18\x01 \x01(\fH\x00R\x04data\x12-\n" +
+	"\x04info\x18\x02 \x01(\v2\x17.slimcp.v1.SnapshotInfoH\x00R\x04infoB\x06\n" +
+	"\x04part\"m\n" +
+	"\x16RestoreSnapshotRequest\x125\n" +
+	"\aoptions\x18\x01 \x01(\v2\x19.slimcp.v1.RestoreOptionsH\x00R\aoptions\x12\x14\n" +
+	"\x04data\x18\x02 \x01(\fH\x00R\x04dataB\x06\n" +
+	"\x04part\"&\n" +
+	"\x0eRestoreOptions\x12\x14\n" +
+	"\x05force\x18\x01 \x01(\bR\x05force\"F\n" +
+	"\x17RestoreSnapshotResponse\x12+\n" +
+	"\x04info\x18\x01 \x01(\v2\x17.slimcp.v1.SnapshotInfoR\x04info*\x94\x01\n" +
+	"\vReplicaRole\x12\x1c\n" +
+	"\x18REPLICA_ROLE_UNSPECIFIED\x10\x00\x12\x17\n" +
+	"\x13REPLICA_ROLE_LEADER\x10\x01\x12\x16\n" +
+	"\x12REPLICA_ROLE_VOTER\x10\x02\x12\x1a\n" +
+	"\x16REPLICA_ROLE_NON_VOTER\x10\x03\x12\x1a\n" +
+	"\x16REPLICA_ROLE_HELD_BACK\x10\x042\xbf\t\n" +
 	"\x0eClusterService\x12D\n" +
 	"\vExplainLink\x12\x1d.slimcp.v1.ExplainLinkRequest\x1a\x16.slimcp.v1.Explanation\x12F\n" +
 	"\fExplainRoute\x12\x1e.slimcp.v1.ExplainRouteRequest\x1a\x16.slimcp.v1.Explanation\x12L\n" +
 	"\vConvergence\x12\x1d.slimcp.v1.ConvergenceRequest\x1a\x1e.slimcp.v1.ConvergenceResponse\x12[\n" +
-	"\x10ApplyFleetConfig\x12\".slimcp.v1.ApplyFleetConfigRequest\x1a#.slimcp.v1.ApplyFleetConfigResponseB5Z3github.com/slim-cp/slim-cp/proto/slimcp/v1;slimcppbb\x06proto3"
+	"\x10ApplyFleetConfig\x12\".slimcp.v1.ApplyFleetConfigRequest\x1a#.slimcp.v1.ApplyFleetConfigResponse\x12R\n" +
+	"\rClusterStatus\x12\x1f.slimcp.v1.ClusterStatusRequest\x1a .slimcp.v1.ClusterStatusResponse\x127\n" +
+	"\x04Init\x12\x16.slimcp.v1.InitRequest\x1a\x17.slimcp.v1.InitResponse\x12@\n" +
+	"\x04Join\x12\x1d.slimcp.v1.JoinClusterRequest\x1a\x17.slimcp.v1.JoinProgress0\x01\x12:\n" +
+	"\x05Leave\x12\x17.slimcp.v1.LeaveRequest\x1a\x18.slimcp.v1.LeaveResponse\x12R\n" +
+	"\rRemoveReplica\x12\x1f.slimcp.v1.RemoveReplicaRequest\x1a .slimcp.v1.RemoveReplicaResponse\x12U\n" +
+	"\x0ePromoteReplica\x12 .slimcp.v1.PromoteReplicaRequest\x1a!.slimcp.v1.PromoteReplicaResponse\x12R\n" +
+	"\rDemoteReplica\x12\x1f.slimcp.v1.DemoteReplicaRequest\x1a .slimcp.v1.DemoteReplicaResponse\x12a\n" +
+	"\x12TransferLeadership\x12$.slimcp.v1.TransferLeadershipRequest\x1a%.slimcp.v1.TransferLeadershipResponse\x12X\n" +
+	"\x0fFinalizeUpgrade\x12!.slimcp.v1.FinalizeUpgradeRequest\x1a\".slimcp.v1.FinalizeUpgradeResponse\x12Q\n" +
+	"\fSaveSnapshot\x12\x1e.slimcp.v1.SaveSnapshotRequest\x1a\x1f.slimcp.v1.SaveSnapshotResponse0\x01\x12Z\n" +
+	"\x0fRestoreSnapshot\x12!.slimcp.v1.RestoreSnapshotRequest\x1a\".slimcp.v1.RestoreSnapshotResponse(\x01B5Z3github.com/slim-cp/slim-cp/proto/slimcp/v1;slimcppbb\x06proto3"
 
 var (
 	file_proto_slimcp_v1_cluster_proto_rawDescOnce sync.Once
@@ -481,32 +2080,89 @@ func file_proto_slimcp_v1_cluster_proto_rawDescGZIP() []byte {
 	return file_proto_slimcp_v1_cluster_proto_rawDescData
 }
 
-var file_proto_slimcp_v1_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_proto_slimcp_v1_cluster_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
+var file_proto_slimcp_v1_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
 var file_proto_slimcp_v1_cluster_proto_goTypes = []any{
-	(*ExplainLinkRequest)(nil),       // 0: slimcp.v1.ExplainLinkRequest
-	(*ExplainRouteRequest)(nil),      // 1: slimcp.v1.ExplainRouteRequest
-	(*Explanation)(nil),              // 2: slimcp.v1.Explanation
-	(*ConvergenceRequest)(nil),       // 3: slimcp.v1.ConvergenceRequest
-	(*ConvergenceResponse)(nil),      // 4: slimcp.v1.ConvergenceResponse
-	(*ApplyFleetConfigRequest)(nil),  // 5: slimcp.v1.ApplyFleetConfigRequest
-	(*ApplyFleetConfigResponse)(nil), // 6: slimcp.v1.ApplyFleetConfigResponse
-	(*FleetConfig)(nil),              // 7: slimcp.v1.FleetConfig
+	(ReplicaRole)(0),                   // 0: slimcp.v1.ReplicaRole
+	(*ExplainLinkRequest)(nil),         // 1: slimcp.v1.ExplainLinkRequest
+	(*ExplainRouteRequest)(nil),        // 2: slimcp.v1.ExplainRouteRequest
+	(*Explanation)(nil),                // 3: slimcp.v1.Explanation
+	(*ConvergenceRequest)(nil),         // 4: slimcp.v1.ConvergenceRequest
+	(*ConvergenceResponse)(nil),        // 5: slimcp.v1.ConvergenceResponse
+	(*ApplyFleetConfigRequest)(nil),    // 6: slimcp.v1.ApplyFleetConfigRequest
+	(*ApplyFleetConfigResponse)(nil),   // 7: slimcp.v1.ApplyFleetConfigResponse
+	(*ClusterStatusRequest)(nil),       // 8: slimcp.v1.ClusterStatusRequest
+	(*ClusterStatusResponse)(nil),      // 9: slimcp.v1.ClusterStatusResponse
+	(*ReplicaStatus)(nil),              // 10: slimcp.v1.ReplicaStatus
+	(*InitRequest)(nil),                // 11: slimcp.v1.InitRequest
+	(*InitResponse)(nil),               // 12: slimcp.v1.InitResponse
+	(*JoinClusterRequest)(nil),         // 13: slimcp.v1.JoinClusterRequest
+	(*JoinProgress)(nil),               // 14: slimcp.v1.JoinProgress
+	(*LeaveRequest)(nil),               // 15: slimcp.v1.LeaveRequest
+	(*LeaveResponse)(nil),              // 16: slimcp.v1.LeaveResponse
+	(*RemoveReplicaRequest)(nil),       // 17: slimcp.v1.RemoveReplicaRequest
+	(*RemoveReplicaResponse)(nil),      // 18: slimcp.v1.RemoveReplicaResponse
+	(*PromoteReplicaRequest)(nil),      // 19: slimcp.v1.PromoteReplicaRequest
+	(*PromoteReplicaResponse)(nil),     // 20: slimcp.v1.PromoteReplicaResponse
+	(*DemoteReplicaRequest)(nil),       // 21: slimcp.v1.DemoteReplicaRequest
+	(*DemoteReplicaResponse)(nil),      // 22: slimcp.v1.DemoteReplicaResponse
+	(*TransferLeadershipRequest)(nil),  // 23: slimcp.v1.TransferLeadershipRequest
+	(*TransferLeadershipResponse)(nil), // 24: slimcp.v1.TransferLeadershipResponse
+	(*FinalizeUpgradeRequest)(nil),     // 25: slimcp.v1.FinalizeUpgradeRequest
+	(*FinalizeUpgradeResponse)(nil),    // 26: slimcp.v1.FinalizeUpgradeResponse
+	(*SnapshotInfo)(nil),               // 27: slimcp.v1.SnapshotInfo
+	(*SnapshotRecords)(nil),            // 28: slimcp.v1.SnapshotRecords
+	(*SaveSnapshotRequest)(nil),        // 29: slimcp.v1.SaveSnapshotRequest
+	(*SaveSnapshotResponse)(nil),       // 30: slimcp.v1.SaveSnapshotResponse
+	(*RestoreSnapshotRequest)(nil),     // 31: slimcp.v1.RestoreSnapshotRequest
+	(*RestoreOptions)(nil),             // 32: slimcp.v1.RestoreOptions
+	(*RestoreSnapshotResponse)(nil),    // 33: slimcp.v1.RestoreSnapshotResponse
+	(*FleetConfig)(nil),                // 34: slimcp.v1.FleetConfig
 }
 var file_proto_slimcp_v1_cluster_proto_depIdxs = []int32{
-	7, // 0: slimcp.v1.ApplyFleetConfigRequest.config:type_name -> slimcp.v1.FleetConfig
-	0, // 1: slimcp.v1.ClusterService.ExplainLink:input_type -> slimcp.v1.ExplainLinkRequest
-	1, // 2: slimcp.v1.ClusterService.ExplainRoute:input_type -> slimcp.v1.ExplainRouteRequest
-	3, // 3: slimcp.v1.ClusterService.Convergence:input_type -> slimcp.v1.ConvergenceRequest
-	5, // 4: slimcp.v1.ClusterService.ApplyFleetConfig:input_type -> slimcp.v1.ApplyFleetConfigRequest
-	2, // 5: slimcp.v1.ClusterService.ExplainLink:output_type -> slimcp.v1.Explanation
-	2, // 6: slimcp.v1.ClusterService.ExplainRoute:output_type -> slimcp.v1.Explanation
-	4, // 7: slimcp.v1.ClusterService.Convergence:output_type -> slimcp.v1.ConvergenceResponse
-	6, // 8: slimcp.v1.ClusterService.ApplyFleetConfig:output_type -> slimcp.v1.ApplyFleetConfigResponse
-	5, // [5:9] is the sub-list for method output_type
-	1, // [1:5] is the sub-list for method input_type
-	1, // [1:1] is the sub-list for extension type_name
-	1, // [1:1] is the sub-list for extension extendee
-	0, // [0:1] is the sub-list for field type_name
+	34, // 0: slimcp.v1.ApplyFleetConfigRequest.config:type_name -> slimcp.v1.FleetConfig
+	10, // 1: slimcp.v1.ClusterStatusResponse.replicas:type_name -> slimcp.v1.ReplicaStatus
+	0,  // 2: slimcp.v1.ReplicaStatus.role:type_name -> slimcp.v1.ReplicaRole
+	0,  // 3: slimcp.v1.JoinProgress.role:type_name -> slimcp.v1.ReplicaRole
+	28, // 4: slimcp.v1.SnapshotInfo.records:type_name -> slimcp.v1.SnapshotRecords
+	27, // 5: slimcp.v1.SaveSnapshotResponse.info:type_name -> slimcp.v1.SnapshotInfo
+	32, // 6: slimcp.v1.RestoreSnapshotRequest.options:type_name -> slimcp.v1.RestoreOptions
+	27, // 7: slimcp.v1.RestoreSnapshotResponse.info:type_name -> slimcp.v1.SnapshotInfo
+	1,  // 8: slimcp.v1.ClusterService.ExplainLink:input_type -> slimcp.v1.ExplainLinkRequest
+	2,  // 9: slimcp.v1.ClusterService.ExplainRoute:input_type -> slimcp.v1.ExplainRouteRequest
+	4,  // 10: slimcp.v1.ClusterService.Convergence:input_type -> slimcp.v1.ConvergenceRequest
+	6,  // 11: slimcp.v1.ClusterService.ApplyFleetConfig:input_type -> slimcp.v1.ApplyFleetConfigRequest
+	8,  // 12: slimcp.v1.ClusterService.ClusterStatus:input_type -> slimcp.v1.ClusterStatusRequest
+	11, // 13: slimcp.v1.ClusterService.Init:input_type -> slimcp.v1.InitRequest
+	13, // 14: slimcp.v1.ClusterService.Join:input_type -> slimcp.v1.JoinClusterRequest
+	15, // 15: slimcp.v1.ClusterService.Leave:input_type -> slimcp.v1.LeaveRequest
+	17, // 16: slimcp.v1.ClusterService.RemoveReplica:input_type -> slimcp.v1.RemoveReplicaRequest
+	19, // 17: slimcp.v1.ClusterService.PromoteReplica:input_type -> slimcp.v1.PromoteReplicaRequest
+	21, // 18: slimcp.v1.ClusterService.DemoteReplica:input_type -> slimcp.v1.DemoteReplicaRequest
+	23, // 19: slimcp.v1.ClusterService.TransferLeadership:input_type -> slimcp.v1.TransferLeadershipRequest
+	25, // 20: slimcp.v1.ClusterService.FinalizeUpgrade:input_type -> slimcp.v1.FinalizeUpgradeRequest
+	29, // 21: slimcp.v1.ClusterService.SaveSnapshot:input_type -> slimcp.v1.SaveSnapshotRequest
+	31, // 22: slimcp.v1.ClusterService.RestoreSnapshot:input_type -> slimcp.v1.RestoreSnapshotRequest
+	3,  // 23: slimcp.v1.ClusterService.ExplainLink:output_type -> slimcp.v1.Explanation
+	3,  // 24: slimcp.v1.ClusterService.ExplainRoute:output_type -> slimcp.v1.Explanation
+	5,  // 25: slimcp.v1.ClusterService.Convergence:output_type -> slimcp.v1.ConvergenceResponse
+	7,  // 26: slimcp.v1.ClusterService.ApplyFleetConfig:output_type -> slimcp.v1.ApplyFleetConfigResponse
+	9,  // 27: slimcp.v1.ClusterService.ClusterStatus:output_type -> slimcp.v1.ClusterStatusResponse
+	12, // 28: slimcp.v1.ClusterService.Init:output_type -> slimcp.v1.InitResponse
+	14, // 29: slimcp.v1.ClusterService.Join:output_type -> slimcp.v1.JoinProgress
+	16, // 30: slimcp.v1.ClusterService.Leave:output_type -> slimcp.v1.LeaveResponse
+	18, // 31: slimcp.v1.ClusterService.RemoveReplica:output_type -> slimcp.v1.RemoveReplicaResponse
+	20, // 32: slimcp.v1.ClusterService.PromoteReplica:output_type -> slimcp.v1.PromoteReplicaResponse
+	22, // 33: slimcp.v1.ClusterService.DemoteReplica:output_type -> slimcp.v1.DemoteReplicaResponse
+	24, // 34: slimcp.v1.ClusterService.TransferLeadership:output_type -> slimcp.v1.TransferLeadershipResponse
+	26, // 35: slimcp.v1.ClusterService.FinalizeUpgrade:output_type -> slimcp.v1.FinalizeUpgradeResponse
+	30, // 36: slimcp.v1.ClusterService.SaveSnapshot:output_type -> slimcp.v1.SaveSnapshotResponse
+	33, // 37: slimcp.v1.ClusterService.RestoreSnapshot:output_type -> slimcp.v1.RestoreSnapshotResponse
+	23, // [23:38] is the sub-list for method output_type
+	8,  // [8:23] is the sub-list for method input_type
+	8,  // [8:8] is the sub-list for extension type_name
+	8,  // [8:8] is the sub-list for extension extendee
+	0,  // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_proto_slimcp_v1_cluster_proto_init() }
@@ -515,18 +2171,28 @@ func file_proto_slimcp_v1_cluster_proto_init() {
 		return
 	}
 	file_proto_slimcp_v1_types_proto_init()
+	file_proto_slimcp_v1_cluster_proto_msgTypes[9].OneofWrappers = []any{}
+	file_proto_slimcp_v1_cluster_proto_msgTypes[29].OneofWrappers = []any{
+		(*SaveSnapshotResponse_Data)(nil),
+		(*SaveSnapshotResponse_Info)(nil),
+	}
+	file_proto_slimcp_v1_cluster_proto_msgTypes[30].OneofWrappers = []any{
+		(*RestoreSnapshotRequest_Options)(nil),
+		(*RestoreSnapshotRequest_Data)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_proto_slimcp_v1_cluster_proto_rawDesc), len(file_proto_slimcp_v1_cluster_proto_rawDesc)),
-			NumEnums:      0,
-			NumMessages:   7,
+			NumEnums:      1,
+			NumMessages:   33,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
 		GoTypes:           file_proto_slimcp_v1_cluster_proto_goTypes,
 		DependencyIndexes: file_proto_slimcp_v1_cluster_proto_depIdxs,
+		EnumInfos:         file_proto_slimcp_v1_cluster_proto_enumTypes,
 		MessageInfos:      file_proto_slimcp_v1_cluster_proto_msgTypes,
 	}.Build()
 	File_proto_slimcp_v1_cluster_proto = out.File

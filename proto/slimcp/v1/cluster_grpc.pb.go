@@ -21,10 +21,21 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	ClusterService_ExplainLink_FullMethodName      = "/slimcp.v1.ClusterService/ExplainLink"
-	ClusterService_ExplainRoute_FullMethodName     = "/slimcp.v1.ClusterService/ExplainRoute"
-	ClusterService_Convergence_FullMethodName      = "/slimcp.v1.ClusterService/Convergence"
-	ClusterService_ApplyFleetConfig_FullMethodName = "/slimcp.v1.ClusterService/ApplyFleetConfig"
+	ClusterService_ExplainLink_FullMethodName        = "/slimcp.v1.ClusterService/ExplainLink"
+	ClusterService_ExplainRoute_FullMethodName       = "/slimcp.v1.ClusterService/ExplainRoute"
+	ClusterService_Convergence_FullMethodName        = "/slimcp.v1.ClusterService/Convergence"
+	ClusterService_ApplyFleetConfig_FullMethodName   = "/slimcp.v1.ClusterService/ApplyFleetConfig"
+	ClusterService_ClusterStatus_FullMethodName      = "/slimcp.v1.ClusterService/ClusterStatus"
+	ClusterService_Init_FullMethodName               = "/slimcp.v1.ClusterService/Init"
+	ClusterService_Join_FullMethodName               = "/slimcp.v1.ClusterService/Join"
+	ClusterService_Leave_FullMethodName              = "/slimcp.v1.ClusterService/Leave"
+	ClusterService_RemoveReplica_FullMethodName      = "/slimcp.v1.ClusterService/RemoveReplica"
+	ClusterService_PromoteReplica_FullMethodName     = "/slimcp.v1.ClusterService/PromoteReplica"
+	ClusterService_DemoteReplica_FullMethodName      = "/slimcp.v1.ClusterService/DemoteReplica"
+	ClusterService_TransferLeadership_FullMethodName = "/slimcp.v1.ClusterService/TransferLeadership"
+	ClusterService_FinalizeUpgrade_FullMethodName    = "/slimcp.v1.ClusterService/FinalizeUpgrade"
+	ClusterService_SaveSnapshot_FullMethodName       = "/slimcp.v1.ClusterService/SaveSnapshot"
+	ClusterService_RestoreSnapshot_FullMethodName    = "/slimcp.v1.ClusterService/RestoreSnapshot"
 )
 
 // ClusterServiceClient is the client API for ClusterService service.
@@ -40,6 +51,31 @@ type ClusterServiceClient interface {
 	Convergence(ctx context.Context, in *ConvergenceRequest, opts ...grpc.CallOption) (*ConvergenceResponse, error)
 	// ApplyFleetConfig makes a fleet configuration the active one.
 	ApplyFleetConfig(ctx context.Context, in *ApplyFleetConfigRequest, opts ...grpc.CallOption) (*ApplyFleetConfigResponse, error)
+	// ClusterStatus says how the cluster is doing, as the replica asked sees it.
+	ClusterStatus(ctx context.Context, in *ClusterStatusRequest, opts ...grpc.CallOption) (*ClusterStatusResponse, error)
+	// Init makes the replica asked the first member of a new cluster.
+	Init(ctx context.Context, in *InitRequest, opts ...grpc.CallOption) (*InitResponse, error)
+	// Join makes the replica asked a member of a cluster. Progress is told until it
+	// votes, or waits without a vote because an operator keeps it so.
+	Join(ctx context.Context, in *JoinClusterRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[JoinProgress], error)
+	// Leave removes the replica asked from its cluster, for good.
+	Leave(ctx context.Context, in *LeaveRequest, opts ...grpc.CallOption) (*LeaveResponse, error)
+	// RemoveReplica removes a member for good: its id never joins again.
+	RemoveReplica(ctx context.Context, in *RemoveReplicaRequest, opts ...grpc.CallOption) (*RemoveReplicaResponse, error)
+	// PromoteReplica gives a member a vote.
+	PromoteReplica(ctx context.Context, in *PromoteReplicaRequest, opts ...grpc.CallOption) (*PromoteReplicaResponse, error)
+	// DemoteReplica takes the vote of a member, until it is promoted.
+	DemoteReplica(ctx context.Context, in *DemoteReplicaRequest, opts ...grpc.CallOption) (*DemoteReplicaResponse, error)
+	// TransferLeadership has another member lead.
+	TransferLeadership(ctx context.Context, in *TransferLeadershipRequest, opts ...grpc.CallOption) (*TransferLeadershipResponse, error)
+	// FinalizeUpgrade lets the cluster use what the newest schema has that all
+	// members know.
+	FinalizeUpgrade(ctx context.Context, in *FinalizeUpgradeRequest, opts ...grpc.CallOption) (*FinalizeUpgradeResponse, error)
+	// SaveSnapshot sends the state, piece by piece, and at the end what it holds.
+	SaveSnapshot(ctx context.Context, in *SaveSnapshotRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[SaveSnapshotResponse], error)
+	// RestoreSnapshot makes a saved snapshot the state of the cluster. The first
+	// message carries the options.
+	RestoreSnapshot(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[RestoreSnapshotRequest, RestoreSnapshotResponse], error)
 }
 
 type clusterServiceClient struct {
@@ -90,6 +126,137 @@ func (c *clusterServiceClient) ApplyFleetConfig(ctx context.Context, in *ApplyFl
 	return out, nil
 }
 
+func (c *clusterServiceClient) ClusterStatus(ctx context.Context, in *ClusterStatusRequest, opts ...grpc.CallOption) (*ClusterStatusResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ClusterStatusResponse)
+	err := c.cc.Invoke(ctx, ClusterService_ClusterStatus_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *clusterServiceClient) Init(ctx context.Context, in *InitRequest, opts ...grpc.CallOption) (*InitResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(InitResponse)
+	err := c.cc.Invoke(ctx, ClusterService_Init_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *clusterServiceClient) Join(ctx context.Context, in *JoinClusterRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[JoinProgress], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &ClusterService_ServiceDesc.Streams[0], ClusterService_Join_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[JoinClusterRequest, JoinProgress]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type ClusterService_JoinClient = grpc.ServerStreamingClient[JoinProgress]
+
+func (c *clusterServiceClient) Leave(ctx context.Context, in *LeaveRequest, opts ...grpc.CallOption) (*LeaveResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(LeaveResponse)
+	err := c.cc.Invoke(ctx, ClusterService_Leave_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *clusterServiceClient) RemoveReplica(ctx context.Context, in *RemoveReplicaRequest, opts ...grpc.CallOption) (*RemoveReplicaResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RemoveReplicaResponse)
+	err := c.cc.Invoke(ctx, ClusterService_RemoveReplica_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *clusterServiceClient) PromoteReplica(ctx context.Context, in *PromoteReplicaRequest, opts ...grpc.CallOption) (*PromoteReplicaResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PromoteReplicaResponse)
+	err := c.cc.Invoke(ctx, ClusterService_PromoteReplica_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *clusterServiceClient) DemoteReplica(ctx context.Context, in *DemoteReplicaRequest, opts ...grpc.CallOption) (*DemoteReplicaResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DemoteReplicaResponse)
+	err := c.cc.Invoke(ctx, ClusterService_DemoteReplica_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *clusterServiceClient) TransferLeadership(ctx context.Context, in *TransferLeadershipRequest, opts ...grpc.CallOption) (*TransferLeadershipResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(TransferLeadershipResponse)
+	err := c.cc.Invoke(ctx, ClusterService_TransferLeadership_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *clusterServiceClient) FinalizeUpgrade(ctx context.Context, in *FinalizeUpgradeRequest, opts ...grpc.CallOption) (*FinalizeUpgradeResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(FinalizeUpgradeResponse)
+	err := c.cc.Invoke(ctx, ClusterService_FinalizeUpgrade_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *clusterServiceClient) SaveSnapshot(ctx context.Context, in *SaveSnapshotRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[SaveSnapshotResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &ClusterService_ServiceDesc.Streams[1], ClusterService_SaveSnapshot_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[SaveSnapshotRequest, SaveSnapshotResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type ClusterService_SaveSnapshotClient = grpc.ServerStreamingClient[SaveSnapshotResponse]
+
+func (c *clusterServiceClient) RestoreSnapshot(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[RestoreSnapshotRequest, RestoreSnapshotResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &ClusterService_ServiceDesc.Streams[2], ClusterService_RestoreSnapshot_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[RestoreSnapshotRequest, RestoreSnapshotResponse]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type ClusterService_RestoreSnapshotClient = grpc.ClientStreamingClient[RestoreSnapshotRequest, RestoreSnapshotResponse]
+
 // ClusterServiceServer is the server API for ClusterService service.
 // All implementations must embed UnimplementedClusterServiceServer
 // for forward compatibility.
@@ -103,6 +270,31 @@ type ClusterServiceServer interface {
 	Convergence(context.Context, *ConvergenceRequest) (*ConvergenceResponse, error)
 	// ApplyFleetConfig makes a fleet configuration the active one.
 	ApplyFleetConfig(context.Context, *ApplyFleetConfigRequest) (*ApplyFleetConfigResponse, error)
+	// ClusterStatus says how the cluster is doing, as the replica asked sees it.
+	ClusterStatus(context.Context, *ClusterStatusRequest) (*ClusterStatusResponse, error)
+	// Init makes the replica asked the first member of a new cluster.
+	Init(context.Context, *InitRequest) (*InitResponse, error)
+	// Join makes the replica asked a member of a cluster. Progress is told until it
+	// votes, or waits without a vote because an operator keeps it so.
+	Join(*JoinClusterRequest, grpc.ServerStreamingServer[JoinProgress]) error
+	// Leave removes the replica asked from its cluster, for good.
+	Leave(context.Context, *LeaveRequest) (*LeaveResponse, error)
+	// RemoveReplica removes a member for good: its id never joins again.
+	RemoveReplica(context.Context, *RemoveReplicaRequest) (*RemoveReplicaResponse, error)
+	// PromoteReplica gives a member a vote.
+	PromoteReplica(context.Context, *PromoteReplicaRequest) (*PromoteReplicaResponse, error)
+	// DemoteReplica takes the vote of a member, until it is promoted.
+	DemoteReplica(context.Context, *DemoteReplicaRequest) (*DemoteReplicaResponse, error)
+	// TransferLeadership has another member lead.
+	TransferLeadership(context.Context, *TransferLeadershipRequest) (*TransferLeadershipResponse, error)
+	// FinalizeUpgrade lets the cluster use what the newest schema has that all
+	// members know.
+	FinalizeUpgrade(context.Context, *FinalizeUpgradeRequest) (*FinalizeUpgradeResponse, error)
+	// SaveSnapshot sends the state, piece by piece, and at the end what it holds.
+	SaveSnapshot(*SaveSnapshotRequest, grpc.ServerStreamingServer[SaveSnapshotResponse]) error
+	// RestoreSnapshot makes a saved snapshot the state of the cluster. The first
+	// message carries the options.
+	RestoreSnapshot(grpc.ClientStreamingServer[RestoreSnapshotRequest, RestoreSnapshotResponse]) error
 	mustEmbedUnimplementedClusterServiceServer()
 }
 
@@ -124,6 +316,39 @@ func (UnimplementedClusterServiceServer) Convergence(context.Context, *Convergen
 }
 func (UnimplementedClusterServiceServer) ApplyFleetConfig(context.Context, *ApplyFleetConfigRequest) (*ApplyFleetConfigResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ApplyFleetConfig not implemented")
+}
+func (UnimplementedClusterServiceServer) ClusterStatus(context.Context, *ClusterStatusRequest) (*ClusterStatusResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ClusterStatus not implemented")
+}
+func (UnimplementedClusterServiceServer) Init(context.Context, *InitRequest) (*InitResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Init not implemented")
+}
+func (UnimplementedClusterServiceServer) Join(*JoinClusterRequest, grpc.ServerStreamingServer[JoinProgress]) error {
+	return status.Error(codes.Unimplemented, "method Join not implemented")
+}
+func (UnimplementedClusterServiceServer) Leave(context.Context, *LeaveRequest) (*LeaveResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Leave not implemented")
+}
+func (UnimplementedClusterServiceServer) RemoveReplica(context.Context, *RemoveReplicaRequest) (*RemoveReplicaResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RemoveReplica not implemented")
+}
+func (UnimplementedClusterServiceServer) PromoteReplica(context.Context, *PromoteReplicaRequest) (*PromoteReplicaResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method PromoteReplica not implemented")
+}
+func (UnimplementedClusterServiceServer) DemoteReplica(context.Context, *DemoteReplicaRequest) (*DemoteReplicaResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DemoteReplica not implemented")
+}
+func (UnimplementedClusterServiceServer) TransferLeadership(context.Context, *TransferLeadershipRequest) (*TransferLeadershipResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method TransferLeadership not implemented")
+}
+func (UnimplementedClusterServiceServer) FinalizeUpgrade(context.Context, *FinalizeUpgradeRequest) (*FinalizeUpgradeResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method FinalizeUpgrade not implemented")
+}
+func (UnimplementedClusterServiceServer) SaveSnapshot(*SaveSnapshotRequest, grpc.ServerStreamingServer[SaveSnapshotResponse]) error {
+	return status.Error(codes.Unimplemented, "method SaveSnapshot not implemented")
+}
+func (UnimplementedClusterServiceServer) RestoreSnapshot(grpc.ClientStreamingServer[RestoreSnapshotRequest, RestoreSnapshotResponse]) error {
+	return status.Error(codes.Unimplemented, "method RestoreSnapshot not implemented")
 }
 func (UnimplementedClusterServiceServer) mustEmbedUnimplementedClusterServiceServer() {}
 func (UnimplementedClusterServiceServer) testEmbeddedByValue()                        {}
@@ -218,6 +443,179 @@ func _ClusterService_ApplyFleetConfig_Handler(srv interface{}, ctx context.Conte
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ClusterService_ClusterStatus_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ClusterStatusRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ClusterServiceServer).ClusterStatus(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ClusterService_ClusterStatus_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ClusterServiceServer).ClusterStatus(ctx, req.(*ClusterStatusRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ClusterService_Init_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(InitRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ClusterServiceServer).Init(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ClusterService_Init_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ClusterServiceServer).Init(ctx, req.(*InitRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ClusterService_Join_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(JoinClusterRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(ClusterServiceServer).Join(m, &grpc.GenericServerStream[JoinClusterRequest, JoinProgress]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type ClusterService_JoinServer = grpc.ServerStreamingServer[JoinProgress]
+
+func _ClusterService_Leave_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(LeaveRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ClusterServiceServer).Leave(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ClusterService_Leave_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ClusterServiceServer).Leave(ctx, req.(*LeaveRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ClusterService_RemoveReplica_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RemoveReplicaRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ClusterServiceServer).RemoveReplica(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ClusterService_RemoveReplica_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ClusterServiceServer).RemoveReplica(ctx, req.(*RemoveReplicaRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ClusterService_PromoteReplica_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PromoteReplicaRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ClusterServiceServer).PromoteReplica(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ClusterService_PromoteReplica_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ClusterServiceServer).PromoteReplica(ctx, req.(*PromoteReplicaRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ClusterService_DemoteReplica_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DemoteReplicaRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ClusterServiceServer).DemoteReplica(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ClusterService_DemoteReplica_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ClusterServiceServer).DemoteReplica(ctx, req.(*DemoteReplicaRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ClusterService_TransferLeadership_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(TransferLeadershipRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ClusterServiceServer).TransferLeadership(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ClusterService_TransferLeadership_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ClusterServiceServer).TransferLeadership(ctx, req.(*TransferLeadershipRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ClusterService_FinalizeUpgrade_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(FinalizeUpgradeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ClusterServiceServer).FinalizeUpgrade(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ClusterService_FinalizeUpgrade_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ClusterServiceServer).FinalizeUpgrade(ctx, req.(*FinalizeUpgradeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ClusterService_SaveSnapshot_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(SaveSnapshotRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(ClusterServiceServer).SaveSnapshot(m, &grpc.GenericServerStream[SaveSnapshotRequest, SaveSnapshotResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type ClusterService_SaveSnapshotServer = grpc.ServerStreamingServer[SaveSnapshotResponse]
+
+func _ClusterService_RestoreSnapshot_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(ClusterServiceServer).RestoreSnapshot(&grpc.GenericServerStream[RestoreSnapshotRequest, RestoreSnapshotResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type ClusterService_RestoreSnapshotServer = grpc.ClientStreamingServer[RestoreSnapshotRequest, RestoreSnapshotResponse]
+
 // ClusterService_ServiceDesc is the grpc.ServiceDesc for ClusterService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -241,7 +639,55 @@ var ClusterService_ServiceDesc = grpc.ServiceDesc{
 			MethodName: "ApplyFleetConfig",
 			Handler:    _ClusterService_ApplyFleetConfig_Handler,
 		},
+		{
+			MethodName: "ClusterStatus",
+			Handler:    _ClusterService_ClusterStatus_Handler,
+		},
+		{
+			MethodName: "Init",
+			Handler:    _ClusterService_Init_Handler,
+		},
+		{
+			MethodName: "Leave",
+			Handler:    _ClusterService_Leave_Handler,
+		},
+		{
+			MethodName: "RemoveReplica",
+			Handler:    _ClusterService_RemoveReplica_Handler,
+		},
+		{
+			MethodName: "PromoteReplica",
+			Handler:    _ClusterService_PromoteReplica_Handler,
+		},
+		{
+			MethodName: "DemoteReplica",
+			Handler:    _ClusterService_DemoteReplica_Handler,
+		},
+		{
+			MethodName: "TransferLeadership",
+			Handler:    _ClusterService_TransferLeadership_Handler,
+		},
+		{
+			MethodName: "FinalizeUpgrade",
+			Handler:    _ClusterService_FinalizeUpgrade_Handler,
+		},
 	},
-	Streams:  []grpc.StreamDesc{},
+	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "Join",
+			Handler:       _ClusterService_Join_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "SaveSnapshot",
+			Handler:       _ClusterService_SaveSnapshot_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "RestoreSnapshot",
+			Handler:       _ClusterService_RestoreSnapshot_Handler,
+			ClientStreams: true,
+		},
+	},
 	Metadata: "proto/slimcp/v1/cluster.proto",
 }

@@ -107,6 +107,11 @@ type Command struct {
 	//	*Command_AddGroup
 	//	*Command_RemoveGroup
 	//	*Command_ExpireNodes
+	//	*Command_RecordReplica
+	//	*Command_RemoveReplica
+	//	*Command_FinalizeUpgrade
+	//	*Command_Checkpoint
+	//	*Command_HoldReplica
 	Payload       isCommand_Payload `protobuf_oneof:"payload"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -387,6 +392,51 @@ func (x *Command) GetExpireNodes() *ExpireNodes {
 	return nil
 }
 
+func (x *Command) GetRecordReplica() *RecordReplica {
+	if x != nil {
+		if x, ok := x.Payload.(*Command_RecordReplica); ok {
+			return x.RecordReplica
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetRemoveReplica() *RemoveReplica {
+	if x != nil {
+		if x, ok := x.Payload.(*Command_RemoveReplica); ok {
+			return x.RemoveReplica
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetFinalizeUpgrade() *FinalizeUpgrade {
+	if x != nil {
+		if x, ok := x.Payload.(*Command_FinalizeUpgrade); ok {
+			return x.FinalizeUpgrade
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetCheckpoint() *Checkpoint {
+	if x != nil {
+		if x, ok := x.Payload.(*Command_Checkpoint); ok {
+			return x.Checkpoint
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetHoldReplica() *HoldReplica {
+	if x != nil {
+		if x, ok := x.Payload.(*Command_HoldReplica); ok {
+			return x.HoldReplica
+		}
+	}
+	return nil
+}
+
 type isCommand_Payload interface {
 	isCommand_Payload()
 }
@@ -475,6 +525,26 @@ type Command_ExpireNodes struct {
 	ExpireNodes *ExpireNodes `protobuf:"bytes,36,opt,name=expire_nodes,json=expireNodes,proto3,oneof"`
 }
 
+type Command_RecordReplica struct {
+	RecordReplica *RecordReplica `protobuf:"bytes,37,opt,name=record_replica,json=recordReplica,proto3,oneof"`
+}
+
+type Command_RemoveReplica struct {
+	RemoveReplica *RemoveReplica `protobuf:"bytes,38,opt,name=remove_replica,json=removeReplica,proto3,oneof"`
+}
+
+type Command_FinalizeUpgrade struct {
+	FinalizeUpgrade *FinalizeUpgrade `protobuf:"bytes,39,opt,name=finalize_upgrade,json=finalizeUpgrade,proto3,oneof"`
+}
+
+type Command_Checkpoint struct {
+	Checkpoint *Checkpoint `protobuf:"bytes,40,opt,name=checkpoint,proto3,oneof"`
+}
+
+type Command_HoldReplica struct {
+	HoldReplica *HoldReplica `protobuf:"bytes,41,opt,name=hold_replica,json=holdReplica,proto3,oneof"`
+}
+
 func (*Command_RegisterNode) isCommand_Payload() {}
 
 func (*Command_SessionLost) isCommand_Payload() {}
@@ -516,6 +586,16 @@ func (*Command_AddGroup) isCommand_Payload() {}
 func (*Command_RemoveGroup) isCommand_Payload() {}
 
 func (*Command_ExpireNodes) isCommand_Payload() {}
+
+func (*Command_RecordReplica) isCommand_Payload() {}
+
+func (*Command_RemoveReplica) isCommand_Payload() {}
+
+func (*Command_FinalizeUpgrade) isCommand_Payload() {}
+
+func (*Command_Checkpoint) isCommand_Payload() {}
+
+func (*Command_HoldReplica) isCommand_Payload() {}
 
 // Caller says who asked for an operator's mutation.
 type Caller struct {
@@ -1637,7 +1717,11 @@ type ReplaceLink struct {
 	SourceNodeId  string `protobuf:"bytes,4,opt,name=source_node_id,json=sourceNodeId,proto3" json:"source_node_id,omitempty"`
 	DialledNodeId string `protobuf:"bytes,5,opt,name=dialled_node_id,json=dialledNodeId,proto3" json:"dialled_node_id,omitempty"`
 	// Dial once more with the node's own settings, which only a full state does.
-	FullState     bool `protobuf:"varint,6,opt,name=full_state,json=fullState,proto3" json:"full_state,omitempty"`
+	FullState bool `protobuf:"varint,6,opt,name=full_state,json=fullState,proto3" json:"full_state,omitempty"`
+	// Every way to make the link was tried in vain: names are led around its pair
+	// where another path exists (protocol N4). Alone it leaves the link as it is
+	// and lets the ways be tried again.
+	Exhausted     bool `protobuf:"varint,7,opt,name=exhausted,proto3" json:"exhausted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1710,6 +1794,13 @@ func (x *ReplaceLink) GetDialledNodeId() string {
 func (x *ReplaceLink) GetFullState() bool {
 	if x != nil {
 		return x.FullState
+	}
+	return false
+}
+
+func (x *ReplaceLink) GetExhausted() bool {
+	if x != nil {
+		return x.Exhausted
 	}
 	return false
 }
@@ -2342,13 +2433,280 @@ func (x *ExpireNodes) GetNodeIds() []string {
 	return nil
 }
 
+// RecordReplica is what a replica says of itself when it starts.
+type RecordReplica struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	ReplicaId     string                 `protobuf:"bytes,1,opt,name=replica_id,json=replicaId,proto3" json:"replica_id,omitempty"`
+	BootId        string                 `protobuf:"bytes,2,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"`
+	Name          string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	Address       string                 `protobuf:"bytes,4,opt,name=address,proto3" json:"address,omitempty"` // of its cluster port
+	Version       string                 `protobuf:"bytes,5,opt,name=version,proto3" json:"version,omitempty"` // of its binary
+	Schema        uint32                 `protobuf:"varint,6,opt,name=schema,proto3" json:"schema,omitempty"`  // the newest that its binary knows
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RecordReplica) Reset() {
+	*x = RecordReplica{}
+	mi := &file_proto_slimcp_v1_entry_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RecordReplica) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RecordReplica) ProtoMessage() {}
+
+func (x *RecordReplica) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_slimcp_v1_entry_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RecordReplica.ProtoReflect.Descriptor instead.
+func (*RecordReplica) Descriptor() ([]byte, []int) {
+	return file_proto_slimcp_v1_entry_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *RecordReplica) GetReplicaId() string {
+	if x != nil {
+		return x.ReplicaId
+	}
+	return ""
+}
+
+func (x *RecordReplica) GetBootId() string {
+	if x != nil {
+		return x.BootId
+	}
+	return ""
+}
+
+func (x *RecordReplica) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *RecordReplica) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *RecordReplica) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *RecordReplica) GetSchema() uint32 {
+	if x != nil {
+		return x.Schema
+	}
+	return 0
+}
+
+// RemoveReplica bars a replica id for good and ends its sessions.
+type RemoveReplica struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	ReplicaId     string                 `protobuf:"bytes,1,opt,name=replica_id,json=replicaId,proto3" json:"replica_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveReplica) Reset() {
+	*x = RemoveReplica{}
+	mi := &file_proto_slimcp_v1_entry_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveReplica) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveReplica) ProtoMessage() {}
+
+func (x *RemoveReplica) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_slimcp_v1_entry_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveReplica.ProtoReflect.Descriptor instead.
+func (*RemoveReplica) Descriptor() ([]byte, []int) {
+	return file_proto_slimcp_v1_entry_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *RemoveReplica) GetReplicaId() string {
+	if x != nil {
+		return x.ReplicaId
+	}
+	return ""
+}
+
+// FinalizeUpgrade lets commands of a newer schema be proposed (protocol X5).
+type FinalizeUpgrade struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Schema        uint32                 `protobuf:"varint,1,opt,name=schema,proto3" json:"schema,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FinalizeUpgrade) Reset() {
+	*x = FinalizeUpgrade{}
+	mi := &file_proto_slimcp_v1_entry_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FinalizeUpgrade) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FinalizeUpgrade) ProtoMessage() {}
+
+func (x *FinalizeUpgrade) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_slimcp_v1_entry_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FinalizeUpgrade.ProtoReflect.Descriptor instead.
+func (*FinalizeUpgrade) Descriptor() ([]byte, []int) {
+	return file_proto_slimcp_v1_entry_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *FinalizeUpgrade) GetSchema() uint32 {
+	if x != nil {
+		return x.Schema
+	}
+	return 0
+}
+
+// Checkpoint is the place in the log at which replicas compare the hashes of
+// their states (protocol X4).
+type Checkpoint struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Checkpoint) Reset() {
+	*x = Checkpoint{}
+	mi := &file_proto_slimcp_v1_entry_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Checkpoint) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Checkpoint) ProtoMessage() {}
+
+func (x *Checkpoint) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_slimcp_v1_entry_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Checkpoint.ProtoReflect.Descriptor instead.
+func (*Checkpoint) Descriptor() ([]byte, []int) {
+	return file_proto_slimcp_v1_entry_proto_rawDescGZIP(), []int{34}
+}
+
+// HoldReplica notes whether an operator keeps a replica from voting, so that
+// nothing promotes it on its own.
+type HoldReplica struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	ReplicaId     string                 `protobuf:"bytes,1,opt,name=replica_id,json=replicaId,proto3" json:"replica_id,omitempty"`
+	Held          bool                   `protobuf:"varint,2,opt,name=held,proto3" json:"held,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HoldReplica) Reset() {
+	*x = HoldReplica{}
+	mi := &file_proto_slimcp_v1_entry_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HoldReplica) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HoldReplica) ProtoMessage() {}
+
+func (x *HoldReplica) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_slimcp_v1_entry_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HoldReplica.ProtoReflect.Descriptor instead.
+func (*HoldReplica) Descriptor() ([]byte, []int) {
+	return file_proto_slimcp_v1_entry_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *HoldReplica) GetReplicaId() string {
+	if x != nil {
+		return x.ReplicaId
+	}
+	return ""
+}
+
+func (x *HoldReplica) GetHeld() bool {
+	if x != nil {
+		return x.Held
+	}
+	return false
+}
+
 var File_proto_slimcp_v1_entry_proto protoreflect.FileDescriptor
 
 const file_proto_slimcp_v1_entry_proto_rawDesc = "" +
 	"\n" +
 	"\x1bproto/slimcp/v1/entry.proto\x12\tslimcp.v1\x1a\x1bproto/slimcp/v1/types.proto\"7\n" +
 	"\x05Entry\x12.\n" +
-	"\bcommands\x18\x01 \x03(\v2\x12.slimcp.v1.CommandR\bcommands\"\xdd\v\n" +
+	"\bcommands\x18\x01 \x03(\v2\x12.slimcp.v1.CommandR\bcommands\"\xa2\x0e\n" +
 	"\aCommand\x12\x16\n" +
 	"\x06schema\x18\x01 \x01(\rR\x06schema\x12\x1e\n" +
 	"\n" +
@@ -2384,7 +2742,14 @@ const file_proto_slimcp_v1_entry_proto_rawDesc = "" +
 	"removeEdge\x122\n" +
 	"\tadd_group\x18\" \x01(\v2\x13.slimcp.v1.AddGroupH\x00R\baddGroup\x12;\n" +
 	"\fremove_group\x18# \x01(\v2\x16.slimcp.v1.RemoveGroupH\x00R\vremoveGroup\x12;\n" +
-	"\fexpire_nodes\x18$ \x01(\v2\x16.slimcp.v1.ExpireNodesH\x00R\vexpireNodesB\t\n" +
+	"\fexpire_nodes\x18$ \x01(\v2\x16.slimcp.v1.ExpireNodesH\x00R\vexpireNodes\x12A\n" +
+	"\x0erecord_replica\x18% \x01(\v2\x18.slimcp.v1.RecordReplicaH\x00R\rrecordReplica\x12A\n" +
+	"\x0eremove_replica\x18& \x01(\v2\x18.slimcp.v1.RemoveReplicaH\x00R\rremoveReplica\x12G\n" +
+	"\x10finalize_upgrade\x18' \x01(\v2\x1a.slimcp.v1.FinalizeUpgradeH\x00R\x0ffinalizeUpgrade\x127\n" +
+	"\n" +
+	"checkpoint\x18( \x01(\v2\x15.slimcp.v1.CheckpointH\x00R\n" +
+	"checkpoint\x12;\n" +
+	"\fhold_replica\x18) \x01(\v2\x16.slimcp.v1.HoldReplicaH\x00R\vholdReplicaB\t\n" +
 	"\apayload\">\n" +
 	"\x06Caller\x12\x1a\n" +
 	"\bidentity\x18\x01 \x01(\tR\bidentity\x12\x18\n" +
@@ -2468,7 +2833,7 @@ const file_proto_slimcp_v1_entry_proto_rawDesc = "" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x12\x10\n" +
 	"\x02up\x18\x03 \x01(\tH\x00R\x02up\x12\x14\n" +
 	"\x04down\x18\x04 \x01(\tH\x00R\x04downB\x06\n" +
-	"\x04seen\"\xc7\x01\n" +
+	"\x04seen\"\xe5\x01\n" +
 	"\vReplaceLink\x12\x17\n" +
 	"\alink_id\x18\x01 \x01(\tR\x06linkId\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x12\x16\n" +
@@ -2476,7 +2841,8 @@ const file_proto_slimcp_v1_entry_proto_rawDesc = "" +
 	"\x0esource_node_id\x18\x04 \x01(\tR\fsourceNodeId\x12&\n" +
 	"\x0fdialled_node_id\x18\x05 \x01(\tR\rdialledNodeId\x12\x1d\n" +
 	"\n" +
-	"full_state\x18\x06 \x01(\bR\tfullState\"Y\n" +
+	"full_state\x18\x06 \x01(\bR\tfullState\x12\x1c\n" +
+	"\texhausted\x18\a \x01(\bR\texhausted\"Y\n" +
 	"\x0fPurgeTombstones\x12+\n" +
 	"\x04keys\x18\x01 \x03(\v2\x17.slimcp.v1.TombstoneKeyR\x04keys\x12\x19\n" +
 	"\blink_ids\x18\x02 \x03(\tR\alinkIds\"h\n" +
@@ -2516,7 +2882,26 @@ const file_proto_slimcp_v1_entry_proto_rawDesc = "" +
 	"\vRemoveGroup\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\"(\n" +
 	"\vExpireNodes\x12\x19\n" +
-	"\bnode_ids\x18\x01 \x03(\tR\anodeIdsB5Z3github.com/slim-cp/slim-cp/proto/slimcp/v1;slimcppbb\x06proto3"
+	"\bnode_ids\x18\x01 \x03(\tR\anodeIds\"\xa7\x01\n" +
+	"\rRecordReplica\x12\x1d\n" +
+	"\n" +
+	"replica_id\x18\x01 \x01(\tR\treplicaId\x12\x17\n" +
+	"\aboot_id\x18\x02 \x01(\tR\x06bootId\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\x12\x18\n" +
+	"\aaddress\x18\x04 \x01(\tR\aaddress\x12\x18\n" +
+	"\aversion\x18\x05 \x01(\tR\aversion\x12\x16\n" +
+	"\x06schema\x18\x06 \x01(\rR\x06schema\".\n" +
+	"\rRemoveReplica\x12\x1d\n" +
+	"\n" +
+	"replica_id\x18\x01 \x01(\tR\treplicaId\")\n" +
+	"\x0fFinalizeUpgrade\x12\x16\n" +
+	"\x06schema\x18\x01 \x01(\rR\x06schema\"\f\n" +
+	"\n" +
+	"Checkpoint\"@\n" +
+	"\vHoldReplica\x12\x1d\n" +
+	"\n" +
+	"replica_id\x18\x01 \x01(\tR\treplicaId\x12\x12\n" +
+	"\x04held\x18\x02 \x01(\bR\x04heldB5Z3github.com/slim-cp/slim-cp/proto/slimcp/v1;slimcppbb\x06proto3"
 
 var (
 	file_proto_slimcp_v1_entry_proto_rawDescOnce sync.Once
@@ -2530,7 +2915,7 @@ func file_proto_slimcp_v1_entry_proto_rawDescGZIP() []byte {
 	return file_proto_slimcp_v1_entry_proto_rawDescData
 }
 
-var file_proto_slimcp_v1_entry_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
+var file_proto_slimcp_v1_entry_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
 var file_proto_slimcp_v1_entry_proto_goTypes = []any{
 	(*Entry)(nil),            // 0: slimcp.v1.Entry
 	(*Command)(nil),          // 1: slimcp.v1.Command
@@ -2563,12 +2948,17 @@ var file_proto_slimcp_v1_entry_proto_goTypes = []any{
 	(*AddGroup)(nil),         // 28: slimcp.v1.AddGroup
 	(*RemoveGroup)(nil),      // 29: slimcp.v1.RemoveGroup
 	(*ExpireNodes)(nil),      // 30: slimcp.v1.ExpireNodes
-	(*SessionName)(nil),      // 31: slimcp.v1.SessionName
-	(*ConnectionDetail)(nil), // 32: slimcp.v1.ConnectionDetail
-	(LossReason)(0),          // 33: slimcp.v1.LossReason
-	(*Name)(nil),             // 34: slimcp.v1.Name
-	(*FleetConfig)(nil),      // 35: slimcp.v1.FleetConfig
-	(*GroupSecret)(nil),      // 36: slimcp.v1.GroupSecret
+	(*RecordReplica)(nil),    // 31: slimcp.v1.RecordReplica
+	(*RemoveReplica)(nil),    // 32: slimcp.v1.RemoveReplica
+	(*FinalizeUpgrade)(nil),  // 33: slimcp.v1.FinalizeUpgrade
+	(*Checkpoint)(nil),       // 34: slimcp.v1.Checkpoint
+	(*HoldReplica)(nil),      // 35: slimcp.v1.HoldReplica
+	(*SessionName)(nil),      // 36: slimcp.v1.SessionName
+	(*ConnectionDetail)(nil), // 37: slimcp.v1.ConnectionDetail
+	(LossReason)(0),          // 38: slimcp.v1.LossReason
+	(*Name)(nil),             // 39: slimcp.v1.Name
+	(*FleetConfig)(nil),      // 40: slimcp.v1.FleetConfig
+	(*GroupSecret)(nil),      // 41: slimcp.v1.GroupSecret
 }
 var file_proto_slimcp_v1_entry_proto_depIdxs = []int32{
 	1,  // 0: slimcp.v1.Entry.commands:type_name -> slimcp.v1.Command
@@ -2594,36 +2984,41 @@ var file_proto_slimcp_v1_entry_proto_depIdxs = []int32{
 	28, // 20: slimcp.v1.Command.add_group:type_name -> slimcp.v1.AddGroup
 	29, // 21: slimcp.v1.Command.remove_group:type_name -> slimcp.v1.RemoveGroup
 	30, // 22: slimcp.v1.Command.expire_nodes:type_name -> slimcp.v1.ExpireNodes
-	31, // 23: slimcp.v1.RegisterNode.session:type_name -> slimcp.v1.SessionName
-	32, // 24: slimcp.v1.RegisterNode.details:type_name -> slimcp.v1.ConnectionDetail
-	4,  // 25: slimcp.v1.RegisterNode.links:type_name -> slimcp.v1.ReportedLink
-	31, // 26: slimcp.v1.SessionLost.session:type_name -> slimcp.v1.SessionName
-	33, // 27: slimcp.v1.SessionLost.reason:type_name -> slimcp.v1.LossReason
-	31, // 28: slimcp.v1.DeregisterNode.session:type_name -> slimcp.v1.SessionName
-	31, // 29: slimcp.v1.DepartNode.last_session:type_name -> slimcp.v1.SessionName
-	31, // 30: slimcp.v1.Announce.session:type_name -> slimcp.v1.SessionName
-	10, // 31: slimcp.v1.Announce.changes:type_name -> slimcp.v1.NameChange
-	34, // 32: slimcp.v1.NameChange.name:type_name -> slimcp.v1.Name
-	31, // 33: slimcp.v1.ClaimLink.session:type_name -> slimcp.v1.SessionName
-	31, // 34: slimcp.v1.NodeReconciled.session:type_name -> slimcp.v1.SessionName
-	13, // 35: slimcp.v1.NodeReconciled.links:type_name -> slimcp.v1.LinkAck
-	14, // 36: slimcp.v1.NodeReconciled.failures:type_name -> slimcp.v1.RouteFailure
-	34, // 37: slimcp.v1.RouteFailure.name:type_name -> slimcp.v1.Name
-	31, // 38: slimcp.v1.Observed.session:type_name -> slimcp.v1.SessionName
-	17, // 39: slimcp.v1.Observed.links:type_name -> slimcp.v1.LinkObservation
-	16, // 40: slimcp.v1.Observed.audit:type_name -> slimcp.v1.Audit
-	34, // 41: slimcp.v1.Audit.present:type_name -> slimcp.v1.Name
-	34, // 42: slimcp.v1.Audit.absent:type_name -> slimcp.v1.Name
-	34, // 43: slimcp.v1.Audit.kept:type_name -> slimcp.v1.Name
-	20, // 44: slimcp.v1.PurgeTombstones.keys:type_name -> slimcp.v1.TombstoneKey
-	34, // 45: slimcp.v1.TombstoneKey.name:type_name -> slimcp.v1.Name
-	35, // 46: slimcp.v1.SetFleetConfig.config:type_name -> slimcp.v1.FleetConfig
-	36, // 47: slimcp.v1.AddGroup.secret:type_name -> slimcp.v1.GroupSecret
-	48, // [48:48] is the sub-list for method output_type
-	48, // [48:48] is the sub-list for method input_type
-	48, // [48:48] is the sub-list for extension type_name
-	48, // [48:48] is the sub-list for extension extendee
-	0,  // [0:48] is the sub-list for field type_name
+	31, // 23: slimcp.v1.Command.record_replica:type_name -> slimcp.v1.RecordReplica
+	32, // 24: slimcp.v1.Command.remove_replica:type_name -> slimcp.v1.RemoveReplica
+	33, // 25: slimcp.v1.Command.finalize_upgrade:type_name -> slimcp.v1.FinalizeUpgrade
+	34, // 26: slimcp.v1.Command.checkpoint:type_name -> slimcp.v1.Checkpoint
+	35, // 27: slimcp.v1.Command.hold_replica:type_name -> slimcp.v1.HoldReplica
+	36, // 28: slimcp.v1.RegisterNode.session:type_name -> slimcp.v1.SessionName
+	37, // 29: slimcp.v1.RegisterNode.details:type_name -> slimcp.v1.ConnectionDetail
+	4,  // 30: slimcp.v1.RegisterNode.links:type_name -> slimcp.v1.ReportedLink
+	36, // 31: slimcp.v1.SessionLost.session:type_name -> slimcp.v1.SessionName
+	38, // 32: slimcp.v1.SessionLost.reason:type_name -> slimcp.v1.LossReason
+	36, // 33: slimcp.v1.DeregisterNode.session:type_name -> slimcp.v1.SessionName
+	36, // 34: slimcp.v1.DepartNode.last_session:type_name -> slimcp.v1.SessionName
+	36, // 35: slimcp.v1.Announce.session:type_name -> slimcp.v1.SessionName
+	10, // 36: slimcp.v1.Announce.changes:type_name -> slimcp.v1.NameChange
+	39, // 37: slimcp.v1.NameChange.name:type_name -> slimcp.v1.Name
+	36, // 38: slimcp.v1.ClaimLink.session:type_name -> slimcp.v1.SessionName
+	36, // 39: slimcp.v1.NodeReconciled.session:type_name -> slimcp.v1.SessionName
+	13, // 40: slimcp.v1.NodeReconciled.links:type_name -> slimcp.v1.LinkAck
+	14, // 41: slimcp.v1.NodeReconciled.failures:type_name -> slimcp.v1.RouteFailure
+	39, // 42: slimcp.v1.RouteFailure.name:type_name -> slimcp.v1.Name
+	36, // 43: slimcp.v1.Observed.session:type_name -> slimcp.v1.SessionName
+	17, // 44: slimcp.v1.Observed.links:type_name -> slimcp.v1.LinkObservation
+	16, // 45: slimcp.v1.Observed.audit:type_name -> slimcp.v1.Audit
+	39, // 46: slimcp.v1.Audit.present:type_name -> slimcp.v1.Name
+	39, // 47: slimcp.v1.Audit.absent:type_name -> slimcp.v1.Name
+	39, // 48: slimcp.v1.Audit.kept:type_name -> slimcp.v1.Name
+	20, // 49: slimcp.v1.PurgeTombstones.keys:type_name -> slimcp.v1.TombstoneKey
+	39, // 50: slimcp.v1.TombstoneKey.name:type_name -> slimcp.v1.Name
+	40, // 51: slimcp.v1.SetFleetConfig.config:type_name -> slimcp.v1.FleetConfig
+	41, // 52: slimcp.v1.AddGroup.secret:type_name -> slimcp.v1.GroupSecret
+	53, // [53:53] is the sub-list for method output_type
+	53, // [53:53] is the sub-list for method input_type
+	53, // [53:53] is the sub-list for extension type_name
+	53, // [53:53] is the sub-list for extension extendee
+	0,  // [0:53] is the sub-list for field type_name
 }
 
 func init() { file_proto_slimcp_v1_entry_proto_init() }
@@ -2654,6 +3049,11 @@ func file_proto_slimcp_v1_entry_proto_init() {
 		(*Command_AddGroup)(nil),
 		(*Command_RemoveGroup)(nil),
 		(*Command_ExpireNodes)(nil),
+		(*Command_RecordReplica)(nil),
+		(*Command_RemoveReplica)(nil),
+		(*Command_FinalizeUpgrade)(nil),
+		(*Command_Checkpoint)(nil),
+		(*Command_HoldReplica)(nil),
 	}
 	file_proto_slimcp_v1_entry_proto_msgTypes[15].OneofWrappers = []any{}
 	file_proto_slimcp_v1_entry_proto_msgTypes[17].OneofWrappers = []any{
@@ -2666,7 +3066,7 @@ func file_proto_slimcp_v1_entry_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_proto_slimcp_v1_entry_proto_rawDesc), len(file_proto_slimcp_v1_entry_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   31,
+			NumMessages:   36,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -27,7 +27,7 @@ const (
 type SnapshotHeader struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Format        uint32                 `protobuf:"varint,1,opt,name=format,proto3" json:"format,omitempty"`
-	Schema        uint32                 `protobuf:"varint,2,opt,name=schema,proto3" json:"schema,omitempty"`
+	Schema        uint32                 `protobuf:"varint,2,opt,name=schema,proto3" json:"schema,omitempty"` // active in the cluster, so what reading it needs
 	ClusterId     string                 `protobuf:"bytes,3,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
 	Generation    uint64                 `protobuf:"varint,4,opt,name=generation,proto3" json:"generation,omitempty"`
 	Index         uint64                 `protobuf:"varint,5,opt,name=index,proto3" json:"index,omitempty"` // last command applied
@@ -124,6 +124,7 @@ type SnapshotRecord struct {
 	//	*SnapshotRecord_Secret
 	//	*SnapshotRecord_Token
 	//	*SnapshotRecord_Replica
+	//	*SnapshotRecord_Request
 	Record        isSnapshotRecord_Record `protobuf_oneof:"record"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -265,6 +266,15 @@ func (x *SnapshotRecord) GetReplica() *ReplicaRecord {
 	return nil
 }
 
+func (x *SnapshotRecord) GetRequest() *RequestRecord {
+	if x != nil {
+		if x, ok := x.Record.(*SnapshotRecord_Request); ok {
+			return x.Request
+		}
+	}
+	return nil
+}
+
 type isSnapshotRecord_Record interface {
 	isSnapshotRecord_Record()
 }
@@ -313,6 +323,10 @@ type SnapshotRecord_Replica struct {
 	Replica *ReplicaRecord `protobuf:"bytes,11,opt,name=replica,proto3,oneof"`
 }
 
+type SnapshotRecord_Request struct {
+	Request *RequestRecord `protobuf:"bytes,12,opt,name=request,proto3,oneof"`
+}
+
 func (*SnapshotRecord_State) isSnapshotRecord_Record() {}
 
 func (*SnapshotRecord_Fleet) isSnapshotRecord_Record() {}
@@ -334,6 +348,8 @@ func (*SnapshotRecord_Secret) isSnapshotRecord_Record() {}
 func (*SnapshotRecord_Token) isSnapshotRecord_Record() {}
 
 func (*SnapshotRecord_Replica) isSnapshotRecord_Record() {}
+
+func (*SnapshotRecord_Request) isSnapshotRecord_Record() {}
 
 type SnapshotTrailer struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -858,6 +874,7 @@ type LinkRecord struct {
 	Gone             bool                   `protobuf:"varint,22,opt,name=gone,proto3" json:"gone,omitempty"`
 	Tried            []string               `protobuf:"bytes,23,rep,name=tried,proto3" json:"tried,omitempty"`
 	FullState        bool                   `protobuf:"varint,24,opt,name=full_state,json=fullState,proto3" json:"full_state,omitempty"`
+	Exhausted        bool                   `protobuf:"varint,25,opt,name=exhausted,proto3" json:"exhausted,omitempty"`
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
@@ -1056,6 +1073,13 @@ func (x *LinkRecord) GetTried() []string {
 func (x *LinkRecord) GetFullState() bool {
 	if x != nil {
 		return x.FullState
+	}
+	return false
+}
+
+func (x *LinkRecord) GetExhausted() bool {
+	if x != nil {
+		return x.Exhausted
 	}
 	return false
 }
@@ -1612,6 +1636,13 @@ type ReplicaRecord struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	ReplicaId     string                 `protobuf:"bytes,1,opt,name=replica_id,json=replicaId,proto3" json:"replica_id,omitempty"`
 	Fingerprint   []byte                 `protobuf:"bytes,2,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
+	Name          string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	Address       string                 `protobuf:"bytes,4,opt,name=address,proto3" json:"address,omitempty"`
+	Version       string                 `protobuf:"bytes,5,opt,name=version,proto3" json:"version,omitempty"`
+	Schema        uint32                 `protobuf:"varint,6,opt,name=schema,proto3" json:"schema,omitempty"`
+	BootId        string                 `protobuf:"bytes,7,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"`
+	Removed       bool                   `protobuf:"varint,8,opt,name=removed,proto3" json:"removed,omitempty"`
+	HeldBack      bool                   `protobuf:"varint,9,opt,name=held_back,json=heldBack,proto3" json:"held_back,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1660,6 +1691,148 @@ func (x *ReplicaRecord) GetFingerprint() []byte {
 	return nil
 }
 
+func (x *ReplicaRecord) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ReplicaRecord) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *ReplicaRecord) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *ReplicaRecord) GetSchema() uint32 {
+	if x != nil {
+		return x.Schema
+	}
+	return 0
+}
+
+func (x *ReplicaRecord) GetBootId() string {
+	if x != nil {
+		return x.BootId
+	}
+	return ""
+}
+
+func (x *ReplicaRecord) GetRemoved() bool {
+	if x != nil {
+		return x.Removed
+	}
+	return false
+}
+
+func (x *ReplicaRecord) GetHeldBack() bool {
+	if x != nil {
+		return x.HeldBack
+	}
+	return false
+}
+
+// RequestRecord is the result of an operator's command (protocol X1).
+type RequestRecord struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	RequestId     string                 `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	Index         uint64                 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
+	NodeId        string                 `protobuf:"bytes,3,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
+	LinkId        string                 `protobuf:"bytes,4,opt,name=link_id,json=linkId,proto3" json:"link_id,omitempty"`
+	Epoch         uint64                 `protobuf:"varint,5,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	ErrorName     string                 `protobuf:"bytes,6,opt,name=error_name,json=errorName,proto3" json:"error_name,omitempty"` // empty: it succeeded
+	Error         string                 `protobuf:"bytes,7,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RequestRecord) Reset() {
+	*x = RequestRecord{}
+	mi := &file_proto_slimcp_v1_snapshot_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RequestRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RequestRecord) ProtoMessage() {}
+
+func (x *RequestRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_slimcp_v1_snapshot_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RequestRecord.ProtoReflect.Descriptor instead.
+func (*RequestRecord) Descriptor() ([]byte, []int) {
+	return file_proto_slimcp_v1_snapshot_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *RequestRecord) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+func (x *RequestRecord) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *RequestRecord) GetNodeId() string {
+	if x != nil {
+		return x.NodeId
+	}
+	return ""
+}
+
+func (x *RequestRecord) GetLinkId() string {
+	if x != nil {
+		return x.LinkId
+	}
+	return ""
+}
+
+func (x *RequestRecord) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *RequestRecord) GetErrorName() string {
+	if x != nil {
+		return x.ErrorName
+	}
+	return ""
+}
+
+func (x *RequestRecord) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
 var File_proto_slimcp_v1_snapshot_proto protoreflect.FileDescriptor
 
 const file_proto_slimcp_v1_snapshot_proto_rawDesc = "" +
@@ -1674,7 +1847,7 @@ const file_proto_slimcp_v1_snapshot_proto_rawDesc = "" +
 	"generation\x18\x04 \x01(\x04R\n" +
 	"generation\x12\x14\n" +
 	"\x05index\x18\x05 \x01(\x04R\x05index\x12\x12\n" +
-	"\x04term\x18\x06 \x01(\x04R\x04term\"\xd2\x04\n" +
+	"\x04term\x18\x06 \x01(\x04R\x04term\"\x88\x05\n" +
 	"\x0eSnapshotRecord\x12.\n" +
 	"\x05state\x18\x01 \x01(\v2\x16.slimcp.v1.StateRecordH\x00R\x05state\x12.\n" +
 	"\x05fleet\x18\x02 \x01(\v2\x16.slimcp.v1.FleetConfigH\x00R\x05fleet\x12+\n" +
@@ -1687,7 +1860,8 @@ const file_proto_slimcp_v1_snapshot_proto_rawDesc = "" +
 	"\x06secret\x18\t \x01(\v2\x17.slimcp.v1.SecretRecordH\x00R\x06secret\x12.\n" +
 	"\x05token\x18\n" +
 	" \x01(\v2\x16.slimcp.v1.TokenRecordH\x00R\x05token\x124\n" +
-	"\areplica\x18\v \x01(\v2\x18.slimcp.v1.ReplicaRecordH\x00R\areplicaB\b\n" +
+	"\areplica\x18\v \x01(\v2\x18.slimcp.v1.ReplicaRecordH\x00R\areplica\x124\n" +
+	"\arequest\x18\f \x01(\v2\x18.slimcp.v1.RequestRecordH\x00R\arequestB\b\n" +
 	"\x06record\"C\n" +
 	"\x0fSnapshotTrailer\x12\x18\n" +
 	"\arecords\x18\x01 \x01(\x04R\arecords\x12\x16\n" +
@@ -1733,7 +1907,7 @@ const file_proto_slimcp_v1_snapshot_proto_rawDesc = "" +
 	"\x04name\x18\x02 \x01(\v2\x0f.slimcp.v1.NameR\x04name\x12\x1a\n" +
 	"\brevision\x18\x03 \x01(\x04R\brevision\x12\x14\n" +
 	"\x05error\x18\x04 \x01(\tR\x05error\x12,\n" +
-	"\x12updated_unix_nanos\x18\x05 \x01(\x03R\x10updatedUnixNanos\"\xd0\x06\n" +
+	"\x12updated_unix_nanos\x18\x05 \x01(\x03R\x10updatedUnixNanos\"\xee\x06\n" +
 	"\n" +
 	"LinkRecord\x12\x17\n" +
 	"\alink_id\x18\x01 \x01(\tR\x06linkId\x12$\n" +
@@ -1765,7 +1939,8 @@ const file_proto_slimcp_v1_snapshot_proto_rawDesc = "" +
 	"\x04gone\x18\x16 \x01(\bR\x04gone\x12\x14\n" +
 	"\x05tried\x18\x17 \x03(\tR\x05tried\x12\x1d\n" +
 	"\n" +
-	"full_state\x18\x18 \x01(\bR\tfullState\"\xb7\x01\n" +
+	"full_state\x18\x18 \x01(\bR\tfullState\x12\x1c\n" +
+	"\texhausted\x18\x19 \x01(\bR\texhausted\"\xb7\x01\n" +
 	"\n" +
 	"NameRecord\x12#\n" +
 	"\x04name\x18\x01 \x01(\v2\x0f.slimcp.v1.NameR\x04name\x12\x1a\n" +
@@ -1812,11 +1987,28 @@ const file_proto_slimcp_v1_snapshot_proto_rawDesc = "" +
 	"\vTokenRecord\x12\x12\n" +
 	"\x04hash\x18\x01 \x01(\fR\x04hash\x120\n" +
 	"\asession\x18\x02 \x01(\v2\x16.slimcp.v1.SessionNameR\asession\x12,\n" +
-	"\x12expires_unix_nanos\x18\x03 \x01(\x03R\x10expiresUnixNanos\"P\n" +
+	"\x12expires_unix_nanos\x18\x03 \x01(\x03R\x10expiresUnixNanos\"\x80\x02\n" +
 	"\rReplicaRecord\x12\x1d\n" +
 	"\n" +
 	"replica_id\x18\x01 \x01(\tR\treplicaId\x12 \n" +
-	"\vfingerprint\x18\x02 \x01(\fR\vfingerprintB5Z3github.com/slim-cp/slim-cp/proto/slimcp/v1;slimcppbb\x06proto3"
+	"\vfingerprint\x18\x02 \x01(\fR\vfingerprint\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\x12\x18\n" +
+	"\aaddress\x18\x04 \x01(\tR\aaddress\x12\x18\n" +
+	"\aversion\x18\x05 \x01(\tR\aversion\x12\x16\n" +
+	"\x06schema\x18\x06 \x01(\rR\x06schema\x12\x17\n" +
+	"\aboot_id\x18\a \x01(\tR\x06bootId\x12\x18\n" +
+	"\aremoved\x18\b \x01(\bR\aremoved\x12\x1b\n" +
+	"\theld_back\x18\t \x01(\bR\bheldBack\"\xc1\x01\n" +
+	"\rRequestRecord\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x01 \x01(\tR\trequestId\x12\x14\n" +
+	"\x05index\x18\x02 \x01(\x04R\x05index\x12\x17\n" +
+	"\anode_id\x18\x03 \x01(\tR\x06nodeId\x12\x17\n" +
+	"\alink_id\x18\x04 \x01(\tR\x06linkId\x12\x14\n" +
+	"\x05epoch\x18\x05 \x01(\x04R\x05epoch\x12\x1d\n" +
+	"\n" +
+	"error_name\x18\x06 \x01(\tR\terrorName\x12\x14\n" +
+	"\x05error\x18\a \x01(\tR\x05errorB5Z3github.com/slim-cp/slim-cp/proto/slimcp/v1;slimcppbb\x06proto3"
 
 var (
 	file_proto_slimcp_v1_snapshot_proto_rawDescOnce sync.Once
@@ -1830,7 +2022,7 @@ func file_proto_slimcp_v1_snapshot_proto_rawDescGZIP() []byte {
 	return file_proto_slimcp_v1_snapshot_proto_rawDescData
 }
 
-var file_proto_slimcp_v1_snapshot_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_proto_slimcp_v1_snapshot_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_proto_slimcp_v1_snapshot_proto_goTypes = []any{
 	(*SnapshotHeader)(nil),     // 0: slimcp.v1.SnapshotHeader
 	(*SnapshotRecord)(nil),     // 1: slimcp.v1.SnapshotRecord
@@ -1850,17 +2042,18 @@ var file_proto_slimcp_v1_snapshot_proto_goTypes = []any{
 	(*SecretRecord)(nil),       // 15: slimcp.v1.SecretRecord
 	(*TokenRecord)(nil),        // 16: slimcp.v1.TokenRecord
 	(*ReplicaRecord)(nil),      // 17: slimcp.v1.ReplicaRecord
-	(*FleetConfig)(nil),        // 18: slimcp.v1.FleetConfig
-	(*ConnectionDetail)(nil),   // 19: slimcp.v1.ConnectionDetail
-	(*SessionName)(nil),        // 20: slimcp.v1.SessionName
-	(LossReason)(0),            // 21: slimcp.v1.LossReason
-	(*Name)(nil),               // 22: slimcp.v1.Name
-	(AuthMethod)(0),            // 23: slimcp.v1.AuthMethod
-	(*GroupSecret)(nil),        // 24: slimcp.v1.GroupSecret
+	(*RequestRecord)(nil),      // 18: slimcp.v1.RequestRecord
+	(*FleetConfig)(nil),        // 19: slimcp.v1.FleetConfig
+	(*ConnectionDetail)(nil),   // 20: slimcp.v1.ConnectionDetail
+	(*SessionName)(nil),        // 21: slimcp.v1.SessionName
+	(LossReason)(0),            // 22: slimcp.v1.LossReason
+	(*Name)(nil),               // 23: slimcp.v1.Name
+	(AuthMethod)(0),            // 24: slimcp.v1.AuthMethod
+	(*GroupSecret)(nil),        // 25: slimcp.v1.GroupSecret
 }
 var file_proto_slimcp_v1_snapshot_proto_depIdxs = []int32{
 	3,  // 0: slimcp.v1.SnapshotRecord.state:type_name -> slimcp.v1.StateRecord
-	18, // 1: slimcp.v1.SnapshotRecord.fleet:type_name -> slimcp.v1.FleetConfig
+	19, // 1: slimcp.v1.SnapshotRecord.fleet:type_name -> slimcp.v1.FleetConfig
 	4,  // 2: slimcp.v1.SnapshotRecord.node:type_name -> slimcp.v1.NodeRecord
 	8,  // 3: slimcp.v1.SnapshotRecord.link:type_name -> slimcp.v1.LinkRecord
 	9,  // 4: slimcp.v1.SnapshotRecord.name:type_name -> slimcp.v1.NameRecord
@@ -1870,28 +2063,29 @@ var file_proto_slimcp_v1_snapshot_proto_depIdxs = []int32{
 	15, // 8: slimcp.v1.SnapshotRecord.secret:type_name -> slimcp.v1.SecretRecord
 	16, // 9: slimcp.v1.SnapshotRecord.token:type_name -> slimcp.v1.TokenRecord
 	17, // 10: slimcp.v1.SnapshotRecord.replica:type_name -> slimcp.v1.ReplicaRecord
-	5,  // 11: slimcp.v1.NodeRecord.sessions:type_name -> slimcp.v1.SessionRecord
-	6,  // 12: slimcp.v1.NodeRecord.last_session:type_name -> slimcp.v1.LostSession
-	19, // 13: slimcp.v1.NodeRecord.details:type_name -> slimcp.v1.ConnectionDetail
-	7,  // 14: slimcp.v1.NodeRecord.failures:type_name -> slimcp.v1.FailureRecord
-	20, // 15: slimcp.v1.SessionRecord.session:type_name -> slimcp.v1.SessionName
-	19, // 16: slimcp.v1.SessionRecord.details:type_name -> slimcp.v1.ConnectionDetail
-	20, // 17: slimcp.v1.LostSession.session:type_name -> slimcp.v1.SessionName
-	21, // 18: slimcp.v1.LostSession.reason:type_name -> slimcp.v1.LossReason
-	22, // 19: slimcp.v1.FailureRecord.name:type_name -> slimcp.v1.Name
-	23, // 20: slimcp.v1.LinkRecord.auth_method:type_name -> slimcp.v1.AuthMethod
-	22, // 21: slimcp.v1.NameRecord.name:type_name -> slimcp.v1.Name
-	10, // 22: slimcp.v1.NameRecord.announcers:type_name -> slimcp.v1.AnnouncerRecord
-	22, // 23: slimcp.v1.TombstoneRecord.name:type_name -> slimcp.v1.Name
-	20, // 24: slimcp.v1.EndedSessionRecord.session:type_name -> slimcp.v1.SessionName
-	14, // 25: slimcp.v1.SegmentRecord.edges:type_name -> slimcp.v1.EdgeRecord
-	24, // 26: slimcp.v1.SecretRecord.secret:type_name -> slimcp.v1.GroupSecret
-	20, // 27: slimcp.v1.TokenRecord.session:type_name -> slimcp.v1.SessionName
-	28, // [28:28] is the sub-list for method output_type
-	28, // [28:28] is the sub-list for method input_type
-	28, // [28:28] is the sub-list for extension type_name
-	28, // [28:28] is the sub-list for extension extendee
-	0,  // [0:28] is the sub-list for field type_name
+	18, // 11: slimcp.v1.SnapshotRecord.request:type_name -> slimcp.v1.RequestRecord
+	5,  // 12: slimcp.v1.NodeRecord.sessions:type_name -> slimcp.v1.SessionRecord
+	6,  // 13: slimcp.v1.NodeRecord.last_session:type_name -> slimcp.v1.LostSession
+	20, // 14: slimcp.v1.NodeRecord.details:type_name -> slimcp.v1.ConnectionDetail
+	7,  // 15: slimcp.v1.NodeRecord.failures:type_name -> slimcp.v1.FailureRecord
+	21, // 16: slimcp.v1.SessionRecord.session:type_name -> slimcp.v1.SessionName
+	20, // 17: slimcp.v1.SessionRecord.details:type_name -> slimcp.v1.ConnectionDetail
+	21, // 18: slimcp.v1.LostSession.session:type_name -> slimcp.v1.SessionName
+	22, // 19: slimcp.v1.LostSession.reason:type_name -> slimcp.v1.LossReason
+	23, // 20: slimcp.v1.FailureRecord.name:type_name -> slimcp.v1.Name
+	24, // 21: slimcp.v1.LinkRecord.auth_method:type_name -> slimcp.v1.AuthMethod
+	23, // 22: slimcp.v1.NameRecord.name:type_name -> slimcp.v1.Name
+	10, // 23: slimcp.v1.NameRecord.announcers:type_name -> slimcp.v1.AnnouncerRecord
+	23, // 24: slimcp.v1.TombstoneRecord.name:type_name -> slimcp.v1.Name
+	21, // 25: slimcp.v1.EndedSessionRecord.session:type_name -> slimcp.v1.SessionName
+	14, // 26: slimcp.v1.SegmentRecord.edges:type_name -> slimcp.v1.EdgeRecord
+	25, // 27: slimcp.v1.SecretRecord.secret:type_name -> slimcp.v1.GroupSecret
+	21, // 28: slimcp.v1.TokenRecord.session:type_name -> slimcp.v1.SessionName
+	29, // [29:29] is the sub-list for method output_type
+	29, // [29:29] is the sub-list for method input_type
+	29, // [29:29] is the sub-list for extension type_name
+	29, // [29:29] is the sub-list for extension extendee
+	0,  // [0:29] is the sub-list for field type_name
 }
 
 func init() { file_proto_slimcp_v1_snapshot_proto_init() }
@@ -1912,6 +2106,7 @@ func file_proto_slimcp_v1_snapshot_proto_init() {
 		(*SnapshotRecord_Secret)(nil),
 		(*SnapshotRecord_Token)(nil),
 		(*SnapshotRecord_Replica)(nil),
+		(*SnapshotRecord_Request)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1919,7 +2114,7 @@ func file_proto_slimcp_v1_snapshot_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_proto_slimcp_v1_snapshot_proto_rawDesc), len(file_proto_slimcp_v1_snapshot_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   18,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1,0 +1,148 @@
+package cluster
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	grpcpeer "google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+
+	"github.com/slim-cp/slim-cp/cluster/peer"
+	"github.com/slim-cp/slim-cp/proto/slimcp/v1"
+)
+
+// cloneProbe bounds the look whether a replica still lives at its last address.
+const cloneProbe = time.Second
+
+// acquaintances are the replicas that said hello, by id: a data directory that
+// was copied shows as one id with two lives.
+type acquaintances struct {
+	mu    sync.Mutex
+	known map[string]acquaintance
+}
+
+type acquaintance struct{ bootID, advertise string }
+
+func (a *acquaintances) get(id string) (acquaintance, bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	known, ok := a.known[id]
+	return known, ok
+}
+
+func (a *acquaintances) set(id string, now acquaintance) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.known == nil {
+		a.known = map[string]acquaintance{}
+	}
+	a.known[id] = now
+}
+
+// admit judges who connects to the cluster port. Two clusters' logs look alike to
+// Raft, which would merge them, so nobody passes on trust (hashicorp/raft#122,
+// openziti/ziti#4104).
+func (r *Replica) admit(ctx context.Context, hello *slimcppb.Hello) error {
+	own, theirs := r.identity.allegiance(), hello.GetClusterId()
+	stranger := theirs == "" && hello.GetKind() == slimcppb.ConnectionKind_CONNECTION_KIND_RPC
+	switch {
+	case hello.GetReplicaId() == r.ReplicaID() && hello.GetBootId() != r.bootID:
+		return fmt.Errorf("%w: %s, at %s, runs already at %s: its data directory was copied", peer.ErrDuplicate,
+			hello.GetReplicaId(), hello.GetAdvertise(), r.options.Peers.Advertise)
+	case stranger:
+		return nil // may ask to join: see guard
+	case own == "":
+		return fmt.Errorf("%w: %s waits for init or join", peer.ErrNoCluster, r.ReplicaID())
+	case theirs != own:
+		return fmt.Errorf("%w: %s belongs to %s, %s to %s", peer.ErrWrongCluster,
+			r.ReplicaID(), own, hello.GetReplicaId(), cmp.Or(theirs, "none"))
+	case r.store.View().ReplicaRemoved(hello.GetReplicaId()):
+		return fmt.Errorf("%w: set the data directory of %s aside and let it join anew", peer.ErrRemoved, hello.GetReplicaId())
+	}
+	return r.unmask(ctx, hello)
+}
+
+// unmask refuses a replica whose id still lives at the address that it had.
+func (r *Replica) unmask(ctx context.Context, hello *slimcppb.Hello) error {
+	id, now := hello.GetReplicaId(), acquaintance{bootID: hello.GetBootId(), advertise: hello.GetAdvertise()}
+	before, known := r.acquaintances.get(id)
+	if known && before.bootID != now.bootID && before.advertise != now.advertise {
+		ctx, cancel := context.WithTimeout(ctx, cloneProbe)
+		defer cancel()
+		conn, answer, err := r.network.port.Dial(ctx, slimcppb.ConnectionKind_CONNECTION_KIND_RPC, before.advertise)
+		if err == nil {
+			_ = conn.Close()
+		}
+		if answer.GetReplicaId() == id && answer.GetBootId() == before.bootID {
+			return fmt.Errorf("%w: %s, at %s, runs already at %s: its data directory was copied", peer.ErrDuplicate,
+				id, now.advertise, before.advertise)
+		}
+	}
+	r.acquaintances.set(id, now)
+	return nil
+}
+
+// refused takes a refusal by another replica that ends this one's life. Only a
+// replica of the same cluster can give it.
+func (r *Replica) refused(answer *slimcppb.HelloAnswer, err error) {
+	if answer.GetClusterId() == "" || answer.GetClusterId() != r.identity.allegiance() {
+		return
+	}
+	switch {
+	case errors.Is(err, peer.ErrRemoved):
+		r.fail(fmt.Errorf("%w: %w", ErrRemoved, err))
+	case errors.Is(err, peer.ErrDuplicate):
+		r.fail(fmt.Errorf("%w: %w", ErrDuplicate, err))
+	}
+}
+
+// openToStrangers are the calls that a replica without a cluster may make.
+var openToStrangers = map[string]bool{
+	slimcppb.ReplicaService_Describe_FullMethodName: true,
+	slimcppb.ReplicaService_Join_FullMethodName:     true,
+	slimcppb.ReplicaService_Pledge_FullMethodName:   true,
+}
+
+// guard refuses calls of replicas that are not members.
+func (r *Replica) guard(ctx context.Context, method string) error {
+	hello := callerHello(ctx)
+	if hello.GetClusterId() != "" && hello.GetClusterId() == r.identity.allegiance() || openToStrangers[method] {
+		return nil
+	}
+	return status.Errorf(codes.PermissionDenied, "%s is not a member of cluster %s", hello.GetReplicaId(), r.identity.allegiance())
+}
+
+// callerHello returns what the caller of an RPC on the cluster port said of
+// itself.
+func callerHello(ctx context.Context) *slimcppb.Hello {
+	if p, ok := grpcpeer.FromContext(ctx); ok {
+		if address, ok := p.Addr.(peer.Addr); ok {
+			return address.Hello
+		}
+	}
+	return nil
+}
+
+// CallerReplica returns the id of the replica that made a call on the cluster
+// port.
+func CallerReplica(ctx context.Context) string { return callerHello(ctx).GetReplicaId() }
+
+func (r *Replica) guardUnary(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	if err := r.guard(ctx, info.FullMethod); err != nil {
+		return nil, err
+	}
+	return handler(ctx, request)
+}
+
+func (r *Replica) guardStream(service any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	if err := r.guard(stream.Context(), info.FullMethod); err != nil {
+		return err
+	}
+	return handler(service, stream)
+}

@@ -1,0 +1,220 @@
+package cluster
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/hashicorp/raft"
+	"google.golang.org/grpc/status"
+
+	"github.com/slim-cp/slim-cp/cluster/peer"
+	"github.com/slim-cp/slim-cp/fsm"
+	"github.com/slim-cp/slim-cp/proto/slimcp/v1"
+)
+
+// reachTimeout bounds the proof that a joiner can be reached.
+const reachTimeout = 3 * time.Second
+
+// Init makes this replica the first member of a new cluster. It is refused where
+// another one of the join list is a member already. On a member it does nothing.
+func (r *Replica) Init(ctx context.Context) error {
+	if r.network == nil {
+		return nil // a lone replica has made itself one
+	}
+	for _, address := range r.options.Peers.Join {
+		description, err := r.describeAddress(ctx, address)
+		if err == nil && description.GetReplicaId() != r.ReplicaID() && description.GetClusterId() != "" && r.ClusterID() == "" {
+			return fmt.Errorf("%w: %s is a member of cluster %s: join it instead", ErrMembership, address, description.GetClusterId())
+		}
+	}
+	return r.bootstrap(ctx)
+}
+
+// bootstrap makes this replica the only voter of a new cluster.
+func (r *Replica) bootstrap(ctx context.Context) error {
+	r.members.changing.Lock()
+	defer r.members.changing.Unlock()
+	if len(r.Members()) == 0 {
+		if joining := r.identity.allegiance(); joining != "" {
+			return fmt.Errorf("%w: this replica is joining cluster %s", ErrMembership, joining)
+		}
+		configuration := raft.Configuration{Servers: []raft.Server{{
+			Suffrage: raft.Voter, ID: raft.ServerID(r.ReplicaID()), Address: raft.ServerAddress(r.network.advertise),
+		}}}
+		err := r.calls.await(ctx, func() error { return r.raft.BootstrapCluster(configuration).Error() })
+		if err != nil && !errors.Is(err, raft.ErrCantBootstrap) {
+			return fmt.Errorf("init: %w", err)
+		}
+	}
+	if err := r.WaitReady(ctx); err != nil {
+		return fmt.Errorf("initialised, and not ready yet: %w", err)
+	}
+	return nil
+}
+
+// Join makes this replica a member of the cluster of the replica at an address:
+// at first without a vote. It returns when the leader has taken it in; the state
+// arrives after that. On a member of that cluster it does nothing.
+func (r *Replica) Join(ctx context.Context, address string) error {
+	if r.network == nil {
+		return fmt.Errorf("%w: this replica has no cluster section", ErrMembership)
+	}
+	ctx, cancel := withDeadline(ctx)
+	defer cancel()
+	description, err := r.describeAddress(ctx, address)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrMembership, err)
+	}
+	clusterID := description.GetClusterId()
+	switch own := r.ClusterID(); {
+	case description.GetReplicaId() == r.ReplicaID():
+		return fmt.Errorf("%w: %s is this replica", ErrMembership, address)
+	case clusterID == "":
+		return fmt.Errorf("%w: %s is not a member of a cluster: initialise one first", ErrMembership, address)
+	case own != "" && own != clusterID:
+		return fmt.Errorf("%w: this replica belongs to cluster %s, %s to %s; set its data directory aside to let it join",
+			ErrMembership, own, address, clusterID)
+	}
+	return r.enter(ctx, address, clusterID)
+}
+
+// enter asks a member for membership, under the cluster id that it told.
+func (r *Replica) enter(ctx context.Context, address, clusterID string) error {
+	if r.ClusterID() == "" {
+		r.members.changing.Lock()
+		err := error(nil)
+		if len(r.Members()) > 0 {
+			err = fmt.Errorf("%w: this replica has initialised a cluster of its own", ErrMembership)
+		} else {
+			err = r.identity.join(clusterID)
+		}
+		r.members.changing.Unlock()
+		if err != nil {
+			return err
+		}
+	}
+	conn, err := r.network.conn(address, false)
+	if err != nil {
+		return err
+	}
+	_, err = slimcppb.NewReplicaServiceClient(conn).Join(ctx, &slimcppb.JoinRequest{
+		ReplicaId: r.ReplicaID(), BootId: r.bootID, Advertise: r.network.advertise,
+		Version: r.options.Peers.Version, Schema: fsm.SchemaVersion,
+	})
+	if err != nil {
+		return fmt.Errorf("%w: %s", ErrMembership, status.Convert(err).Message())
+	}
+	r.logger.Info("joined a cluster", "cluster", clusterID, "through", address)
+	return nil
+}
+
+// admitMember takes a replica in, or passes its request on to the leader.
+func (r *Replica) admitMember(ctx context.Context, request *slimcppb.JoinRequest) (*slimcppb.JoinResponse, error) {
+	if leading, _ := r.Leadership(); !leading {
+		conn, err := r.leaderConn()
+		if err != nil {
+			return nil, err
+		}
+		if CallerReplica(ctx) != request.GetReplicaId() {
+			return nil, fmt.Errorf("%w: a request to join was passed on twice", ErrNotLeader)
+		}
+		response, err := slimcppb.NewReplicaServiceClient(conn).Join(ctx, request)
+		if err != nil {
+			return nil, fmt.Errorf("%w: %s", ErrMembership, status.Convert(err).Message())
+		}
+		return response, nil
+	}
+	r.members.changing.Lock()
+	defer r.members.changing.Unlock()
+	if err := r.acceptable(ctx, request); err != nil {
+		return nil, err
+	}
+	if err := r.addMember(ctx, request); err != nil {
+		return nil, err
+	}
+	return &slimcppb.JoinResponse{ClusterId: r.ClusterID(), LeaderId: r.ReplicaID()}, nil
+}
+
+// acceptable says why a replica cannot be taken in.
+func (r *Replica) acceptable(ctx context.Context, request *slimcppb.JoinRequest) error {
+	view, id := r.store.View(), request.GetReplicaId()
+	switch {
+	case !replicaID.MatchString(id):
+		return fmt.Errorf("%w: %q is not a replica id", ErrMembership, id)
+	case view.ReplicaRemoved(id):
+		return fmt.Errorf("%w: %s was removed from cluster %s: set its data directory aside and let it join anew", ErrMembership, id, r.ClusterID())
+	case request.GetSchema() < view.ActiveSchema():
+		return fmt.Errorf("%w: %s (version %s) knows schema %d, the cluster uses %d: upgrade it first",
+			ErrMembership, id, request.GetVersion(), request.GetSchema(), view.ActiveSchema())
+	}
+	_, known := r.member(id)
+	if !known && len(r.Members()) >= maxReplicas {
+		return fmt.Errorf("%w: the cluster has %d replicas, at most %d are accepted", ErrMembership, len(r.Members()), maxReplicas)
+	}
+	for _, member := range r.Members() {
+		if member.Address == request.GetAdvertise() && member.ReplicaID != id {
+			return fmt.Errorf("%w: %s is the address of member %s: remove that one first, or give %s another address",
+				ErrMembership, member.Address, member.ReplicaID, id)
+		}
+	}
+	return r.provesReachable(ctx, request)
+}
+
+// provesReachable connects back to a joiner: one that cannot be reached would
+// count for the quorum and never answer (openziti/ziti#3841).
+func (r *Replica) provesReachable(ctx context.Context, request *slimcppb.JoinRequest) error {
+	ctx, cancel := context.WithTimeout(ctx, reachTimeout)
+	defer cancel()
+	conn, answer, err := r.network.port.Dial(ctx, slimcppb.ConnectionKind_CONNECTION_KIND_RPC, request.GetAdvertise())
+	if err != nil {
+		return fmt.Errorf("%w: the leader %s cannot reach %s at %s, which it advertises: %w",
+			ErrMembership, r.ReplicaID(), request.GetReplicaId(), request.GetAdvertise(), err)
+	}
+	_ = conn.Close()
+	if answer.GetReplicaId() != request.GetReplicaId() || answer.GetBootId() != request.GetBootId() {
+		return fmt.Errorf("%w: at %s, which %s advertises, runs %s", ErrMembership,
+			request.GetAdvertise(), request.GetReplicaId(), cmp.Or(answer.GetReplicaId(), "another program"))
+	}
+	return nil
+}
+
+// addMember adds a joiner without a vote, or notes the new address of a member.
+func (r *Replica) addMember(ctx context.Context, request *slimcppb.JoinRequest) error {
+	id, address := raft.ServerID(request.GetReplicaId()), raft.ServerAddress(request.GetAdvertise())
+	member, known := r.member(request.GetReplicaId())
+	if known && member.Address == request.GetAdvertise() {
+		return nil
+	}
+	add := r.raft.AddNonvoter
+	if known && member.Voter {
+		add = r.raft.AddVoter
+	}
+	err := r.change(ctx, "add "+request.GetReplicaId(), func() raft.IndexFuture { return add(id, address, 0, changeTimeout) })
+	if err == nil {
+		r.logger.Info("took a replica in", "joined", request.GetReplicaId(), "address", request.GetAdvertise(), "known", known)
+		r.changed()
+	}
+	return err
+}
+
+// describeAddress asks the replica at an address what it is.
+func (r *Replica) describeAddress(ctx context.Context, address string) (*slimcppb.ReplicaDescription, error) {
+	ctx, cancel := context.WithTimeout(ctx, reachTimeout)
+	defer cancel()
+	conn, answer, err := r.network.port.Dial(ctx, slimcppb.ConnectionKind_CONNECTION_KIND_RPC, address)
+	switch {
+	case errors.Is(err, peer.ErrWrongCluster), errors.Is(err, peer.ErrNoCluster):
+		// It told what it is with its refusal.
+	case err != nil:
+		return nil, err
+	default:
+		_ = conn.Close()
+	}
+	return &slimcppb.ReplicaDescription{
+		ReplicaId: answer.GetReplicaId(), BootId: answer.GetBootId(), ClusterId: answer.GetClusterId(),
+		Version: answer.GetVersion(), Schema: answer.GetSchema(),
+	}, nil
+}

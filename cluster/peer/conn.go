@@ -1,0 +1,126 @@
+package peer
+
+import (
+	"context"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/slim-cp/slim-cp/proto/slimcp/v1"
+)
+
+// maxQueued bounds the accepted connections that nobody has taken yet.
+const maxQueued = 64
+
+// Conn is a connection behind its hello.
+type Conn struct {
+	net.Conn
+	port *Port
+	peer *slimcppb.Hello // who dialled; nil on the side that did
+}
+
+// RemoteAddr returns an Addr.
+func (c *Conn) RemoteAddr() net.Addr { return Addr{Addr: c.Conn.RemoteAddr(), Hello: c.peer} }
+
+// Close implements net.Conn.
+func (c *Conn) Close() error {
+	c.port.untrack(c)
+	return c.Conn.Close()
+}
+
+// Addr is where a connection comes from and which replica it is. gRPC shows it
+// to handlers as the peer's address.
+type Addr struct {
+	net.Addr
+	Hello *slimcppb.Hello
+}
+
+// incoming is a listener over the connections of one kind.
+type incoming struct {
+	port      *Port
+	conns     chan *Conn
+	closed    chan struct{}
+	closeOnce sync.Once
+}
+
+func newIncoming(p *Port) *incoming {
+	return &incoming{port: p, conns: make(chan *Conn, maxQueued), closed: make(chan struct{})}
+}
+
+func (i *incoming) put(conn *Conn) {
+	select {
+	case <-i.closed:
+		_ = conn.Close()
+		return
+	default:
+	}
+	select {
+	case i.conns <- conn:
+	default:
+		_ = conn.Close()
+	}
+}
+
+// drain closes what nobody took. Nothing is put any more.
+func (i *incoming) drain() {
+	for {
+		select {
+		case conn := <-i.conns:
+			_ = conn.Close()
+		default:
+			return
+		}
+	}
+}
+
+// Accept implements net.Listener.
+func (i *incoming) Accept() (net.Conn, error) {
+	select {
+	case conn := <-i.conns:
+		return conn, nil
+	case <-i.closed:
+		return nil, ErrClosed
+	case <-i.port.closing.Done():
+		return nil, ErrClosed
+	}
+}
+
+// Close ends Accept. The port goes on; it closes the connections of this kind.
+func (i *incoming) Close() error {
+	i.closeOnce.Do(func() { close(i.closed) })
+	return nil
+}
+
+// Addr implements net.Listener.
+func (i *incoming) Addr() net.Addr { return i.port.options.Listener.Addr() }
+
+// streams is the port as the Raft library's transport sees it.
+type streams struct {
+	*incoming
+	advertise string
+}
+
+// Raft returns the stream layer for the library's network transport, which takes
+// its address for the replica's own.
+func (p *Port) Raft(advertise string) raft.StreamLayer {
+	return streams{incoming: p.raft, advertise: advertise}
+}
+
+// Addr implements net.Listener: what the others are told.
+func (s streams) Addr() net.Addr { return advertised(s.advertise) }
+
+// advertised is a HOST:PORT that may be a name.
+type advertised string
+
+func (a advertised) Network() string { return "tcp" }
+func (a advertised) String() string  { return string(a) }
+
+// Dial implements raft.StreamLayer.
+func (s streams) Dial(address raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(s.port.closing, timeout)
+	defer cancel()
+	conn, _, err := s.port.Dial(ctx, slimcppb.ConnectionKind_CONNECTION_KIND_RAFT, string(address))
+	return conn, err
+}

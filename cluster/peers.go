@@ -1,0 +1,213 @@
+package cluster
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
+
+	"github.com/slim-cp/slim-cp/cluster/peer"
+	"github.com/slim-cp/slim-cp/fsm"
+	"github.com/slim-cp/slim-cp/proto/slimcp/v1"
+)
+
+const (
+	// transportTimeout bounds each of Raft's calls to another replica. A black
+	// hole holds up that replica's heartbeats for so long.
+	transportTimeout = time.Second
+	// maxPool connections of the transport to another replica are kept.
+	maxPool = 3
+	// maxInFlight Raft calls to a replica at a time. With more the library parks a
+	// follower that refused some entries for ever (hashicorp/raft#612).
+	maxInFlight = 1
+
+	// Pings on the cluster port (protocol X8). The client's own are raised to
+	// 10 s by gRPC; the server's are not.
+	peerPing        = 5 * time.Second
+	peerPingTimeout = 3 * time.Second
+	// reconnectPause bounds the wait between two attempts to reach a replica.
+	reconnectPause = time.Second
+	// maxPeerMessage bounds one message between replicas: a node's lists travel
+	// in one.
+	maxPeerMessage = 320 << 20
+)
+
+// Peers connect a replica with the others of its cluster.
+type Peers struct {
+	// Listener is that of the cluster port. The replica closes it.
+	Listener net.Listener
+	// Advertise is the HOST:PORT at which the others reach this replica: a name
+	// rather than an address, since it is resolved for each connection.
+	Advertise string
+	// ServerTLS and ClientTLS are mutual; both nil: plaintext.
+	ServerTLS *tls.Config
+	ClientTLS *tls.Config
+	// Version of the binary, for people.
+	Version string
+	// BootstrapExpect replicas, found through Join, form a cluster on their own.
+	// 0: the replica waits for Init or Join.
+	BootstrapExpect int
+	// Join are HOST:PORT of members or members to be.
+	Join      []string
+	Autopilot Autopilot
+	// Dial opens a TCP connection; nil: the system's.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+}
+
+// network is a replica's end of the cluster port. A lone replica has none.
+type network struct {
+	advertise string
+	port      *peer.Port
+	server    *grpc.Server
+	serving   sync.WaitGroup
+
+	mu     sync.Mutex
+	closed bool
+	conns  map[connKey]*grpc.ClientConn
+}
+
+// connKey names a connection to another replica. Bulk transfers have one of
+// their own: they would hold up what waits behind them (etcd-io/etcd#15402).
+type connKey struct {
+	address string
+	bulk    bool
+}
+
+// openNetwork starts the cluster port. Its gRPC server begins with serve.
+func (r *Replica) openNetwork(peers *Peers) *network {
+	n := &network{advertise: peers.Advertise, conns: map[connKey]*grpc.ClientConn{}}
+	n.port = peer.NewPort(peer.Options{
+		Listener:  peers.Listener,
+		ServerTLS: peers.ServerTLS,
+		ClientTLS: peers.ClientTLS,
+		Dial:      peers.Dial,
+		Hello:     r.hello,
+		Admit:     r.admit,
+		Refused:   r.refused,
+		Logger:    r.logger.Named("port"),
+	})
+	n.server = grpc.NewServer(
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: peerPing, Timeout: peerPingTimeout}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),
+		grpc.MaxRecvMsgSize(maxPeerMessage),
+		grpc.UnaryInterceptor(r.guardUnary),
+		grpc.StreamInterceptor(r.guardStream),
+	)
+	return n
+}
+
+// transport returns Raft's transport over the port.
+func (n *network) transport(without remedies, logger hclog.Logger) raft.Transport {
+	config := &raft.NetworkTransportConfig{
+		Stream:          n.port.Raft(n.advertise),
+		MaxPool:         maxPool,
+		MaxRPCsInFlight: maxInFlight,
+		Timeout:         transportTimeout,
+		Logger:          logger,
+	}
+	if without.singleFlight {
+		config.MaxRPCsInFlight = raft.DefaultMaxRPCsInFlight
+	}
+	transport := raft.NewNetworkTransportWithConfig(config)
+	if without.mainLoopHeartbeats {
+		return transport
+	}
+	return mainLoopTransport{peerTransport: transport}
+}
+
+func (n *network) serve(logger hclog.Logger) {
+	n.serving.Go(func() {
+		if err := n.server.Serve(n.port.RPC()); err != nil && !errors.Is(err, peer.ErrClosed) {
+			logger.Error("cluster port does not serve any more", "error", err)
+		}
+	})
+}
+
+// conn returns the connection to a replica. It is made when it is used first,
+// and again whenever it breaks.
+func (n *network) conn(address string, bulk bool) (*grpc.ClientConn, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed {
+		return nil, ErrShutdown
+	}
+	key := connKey{address: address, bulk: bulk}
+	if conn, ok := n.conns[key]; ok {
+		return conn, nil
+	}
+	conn, err := grpc.NewClient("passthrough:///"+address,
+		grpc.WithTransportCredentials(insecure.NewCredentials()), // TLS is the port's
+		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
+			conn, _, err := n.port.Dial(ctx, slimcppb.ConnectionKind_CONNECTION_KIND_RPC, address)
+			return conn, err
+		}),
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 2, Jitter: 0.2, MaxDelay: reconnectPause},
+			MinConnectTimeout: transportTimeout,
+		}),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: peerPing, Timeout: peerPingTimeout, PermitWithoutStream: true}),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxPeerMessage)),
+		grpc.WithNoProxy(),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("replica at %s: %w", address, err)
+	}
+	n.conns[key] = conn
+	return conn, nil
+}
+
+// forget closes the connections to addresses that no replica has any more.
+func (n *network) forget(keep func(address string) bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for key, conn := range n.conns {
+		if !keep(key.address) {
+			_ = conn.Close()
+			delete(n.conns, key)
+		}
+	}
+}
+
+// stopServing ends the gRPC server: calls under way are cut off.
+func (n *network) stopServing() {
+	n.server.Stop()
+	n.mu.Lock()
+	n.closed = true
+	for key, conn := range n.conns {
+		_ = conn.Close()
+		delete(n.conns, key)
+	}
+	n.mu.Unlock()
+}
+
+// close closes the port. Raft has ended.
+func (n *network) close() error {
+	err := n.port.Close()
+	n.serving.Wait()
+	if errors.Is(err, net.ErrClosed) {
+		return nil
+	}
+	return err
+}
+
+// hello is what this replica says at the start of a connection.
+func (r *Replica) hello() *slimcppb.Hello {
+	return &slimcppb.Hello{
+		ClusterId: r.identity.allegiance(),
+		ReplicaId: r.ReplicaID(),
+		BootId:    r.bootID,
+		Advertise: r.options.Peers.Advertise,
+		Version:   r.options.Peers.Version,
+		Schema:    fsm.SchemaVersion,
+	}
+}

@@ -1,0 +1,139 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/slim-cp/slim-cp/fsm"
+)
+
+// restoreTimeout bounds the hand-over of a verified snapshot to Raft and its way
+// to a quorum.
+const restoreTimeout = time.Minute
+
+// SaveSnapshot writes the state to w, with everything that was answered before
+// the call. Any replica can do it.
+func (r *Replica) SaveSnapshot(ctx context.Context, w io.Writer) (fsm.SnapshotInfo, error) {
+	view, err := r.Read(ctx)
+	if err != nil {
+		return fsm.SnapshotInfo{}, err
+	}
+	snapshot := view.Snapshot()
+	if err := snapshot.Write(w); err != nil {
+		return fsm.SnapshotInfo{}, fmt.Errorf("write the snapshot: %w", err)
+	}
+	return snapshot.Info(), nil
+}
+
+// RestoreSnapshot makes a saved snapshot the state of the cluster (protocol X3).
+// It is the leader's. The file is read to its end and checked first: a bad one
+// changes nothing. Proposals under way have an unknown outcome. Sessions are
+// registered again by the replicas that hold their streams. With force the
+// snapshot may be another cluster's.
+func (r *Replica) RestoreSnapshot(ctx context.Context, file io.Reader, force bool) (fsm.SnapshotInfo, error) {
+	leading, term := r.Leadership()
+	if !leading {
+		return fsm.SnapshotInfo{}, r.leads()
+	}
+	r.members.changing.Lock()
+	defer r.members.changing.Unlock()
+	received, err := r.stage(ctx, file)
+	if err != nil {
+		return fsm.SnapshotInfo{}, err
+	}
+	defer discard(received)
+	rewritten, err := os.CreateTemp(r.options.DataDir, "restore-*.tmp")
+	if err != nil {
+		return fsm.SnapshotInfo{}, err
+	}
+	defer discard(rewritten)
+	// From here on nothing of this leadership is proposed: what is read for the
+	// present must be the last word of its generation.
+	if !r.leadership.suspend(term) {
+		return fsm.SnapshotInfo{}, ErrNoLeader
+	}
+	defer r.leadership.resume()
+	if err := r.barrier(ctx); err != nil {
+		return fsm.SnapshotInfo{}, err
+	}
+	info, err := fsm.RewriteSnapshot(rewritten, received, r.store.View(), fsm.RestoreOptions{Now: r.options.Now(), Force: force})
+	if err != nil {
+		return fsm.SnapshotInfo{}, err
+	}
+	return info, r.install(ctx, rewritten, info)
+}
+
+// stage copies what an operator sends to a file, since Raft's main loop reads it
+// (hashicorp/raft holds writes up meanwhile), and verifies it.
+func (r *Replica) stage(ctx context.Context, from io.Reader) (*os.File, error) {
+	staged, err := os.CreateTemp(r.options.DataDir, "received-*.tmp")
+	if err != nil {
+		return nil, err
+	}
+	_, err = io.Copy(staged, readerWithContext{ctx: ctx, reader: from})
+	if err == nil {
+		_, err = staged.Seek(0, io.SeekStart)
+	}
+	if err == nil {
+		_, err = fsm.InspectSnapshot(staged)
+	}
+	if err == nil {
+		_, err = staged.Seek(0, io.SeekStart)
+	}
+	if err != nil {
+		discard(staged)
+		return nil, err
+	}
+	return staged, nil
+}
+
+func discard(file *os.File) {
+	_ = file.Close()
+	_ = os.Remove(file.Name())
+}
+
+// install hands a rewritten snapshot to Raft. When the outcome is not known the
+// state may still change.
+func (r *Replica) install(ctx context.Context, file *os.File, info fsm.SnapshotInfo) error {
+	size, err := file.Seek(0, io.SeekEnd)
+	if err != nil {
+		return err
+	}
+	if _, err := file.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
+	r.logger.Warn("restoring a snapshot", "generation", info.Generation, "index", info.Index, "bytes", size)
+	ctx, cancel := context.WithTimeout(ctx, restoreTimeout)
+	defer cancel()
+	err = r.calls.await(ctx, func() error {
+		return r.raft.Restore(&raft.SnapshotMeta{
+			Version: raft.SnapshotVersionMax, Index: info.Index, Term: info.Term, Size: size,
+		}, file, restoreTimeout)
+	})
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrEnqueueTimeout):
+		return fmt.Errorf("%w: nothing was restored", ErrNoLeader)
+	}
+	return &UnknownOutcomeError{Cause: fmt.Errorf("restore: %w", err)}
+}
+
+// readerWithContext fails once its context has ended.
+type readerWithContext struct {
+	ctx    context.Context
+	reader io.Reader
+}
+
+func (r readerWithContext) Read(p []byte) (int, error) {
+	if err := r.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return r.reader.Read(p)
+}

@@ -1,0 +1,107 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/slim-cp/slim-cp/fsm"
+	"github.com/slim-cp/slim-cp/proto/slimcp/v1"
+)
+
+// leaderPatience is how long a proposal waits for a leader.
+const leaderPatience = 5 * time.Second
+
+// propose is Propose; with wait it waits for room.
+func (r *Replica) propose(ctx context.Context, command *slimcppb.Command, wait bool) (fsm.Result, error) {
+	ctx, cancel := withDeadline(ctx)
+	defer cancel()
+	encoded, err := r.proposer.encode(command)
+	if err != nil {
+		return fsm.Result{}, err
+	}
+	if err := r.proposer.admission.acquire(ctx, len(encoded), wait); err != nil {
+		return fsm.Result{}, err
+	}
+	if r.options.Peers == nil {
+		return r.proposer.await(ctx, &proposal{encoded: encoded})
+	}
+	patient, cancel := context.WithTimeout(ctx, leaderPatience)
+	defer cancel()
+	for {
+		changed := r.readiness.watch()
+		out := r.proposeOnce(ctx, encoded)
+		if !errors.Is(out.err, ErrNoLeader) && !errors.Is(out.err, ErrNotLeader) {
+			return out.result, out.err
+		}
+		// It was surely not proposed, so it may be sent again.
+		if !r.waitLeaderChange(patient, changed) {
+			return out.result, out.err
+		}
+		if err := r.proposer.admission.acquire(ctx, len(encoded), true); err != nil {
+			return fsm.Result{}, err
+		}
+	}
+}
+
+// proposeOnce proposes an admitted command here, or at the leader. The admission
+// is used up.
+func (r *Replica) proposeOnce(ctx context.Context, encoded []byte) outcome {
+	waiting := &proposal{encoded: encoded}
+	if leader := r.leaderID(); leader == "" || leader == r.ReplicaID() {
+		result, err := r.proposer.await(ctx, waiting)
+		return outcome{result: result, err: err}
+	}
+	defer r.proposer.release(waiting)
+	return r.forwarder.await(ctx, waiting)
+}
+
+// routePause is how long a proposal waits at most until it looks again where to
+// go: not everything that helps is announced.
+const routePause = 100 * time.Millisecond
+
+// waitLeaderChange waits until something changed about who leads, or for a
+// moment; false when the context has ended or the replica stops.
+func (r *Replica) waitLeaderChange(ctx context.Context, changed <-chan struct{}) bool {
+	timer := time.NewTimer(routePause)
+	defer timer.Stop()
+	select {
+	case <-changed:
+	case <-timer.C:
+	case <-r.done:
+		return false
+	case <-ctx.Done():
+		return false
+	}
+	return ctx.Err() == nil
+}
+
+// leaderConn returns the connection to the leader. It returns ErrNoLeader if
+// nobody leads or this replica does.
+func (r *Replica) leaderConn() (*grpc.ClientConn, error) {
+	address, id := r.raft.LeaderWithID()
+	switch {
+	case id == "":
+		return nil, ErrNoLeader
+	case string(id) == r.ReplicaID():
+		return nil, fmt.Errorf("%w: this replica is about to lead", ErrNoLeader)
+	case r.network == nil:
+		return nil, fmt.Errorf("%w: %s does", ErrNotLeader, id)
+	}
+	return r.network.conn(string(address), false)
+}
+
+// LeaderConn returns the connection to the leader's cluster port, for services
+// that were registered with RegisterPeerService, and its id. It returns
+// ErrNoLeader if nobody leads or this replica does.
+func (r *Replica) LeaderConn(bulk bool) (conn *grpc.ClientConn, leaderID string, err error) {
+	address, id := r.raft.LeaderWithID()
+	if conn, err = r.leaderConn(); err != nil || !bulk {
+		return conn, string(id), err
+	}
+	conn, err = r.network.conn(string(address), true)
+	return conn, string(id), err
+}

@@ -1,0 +1,204 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/slim-cp/slim-cp/proto/slimcp/v1"
+)
+
+const (
+	// describeTimeout bounds the question how a replica is doing.
+	describeTimeout = time.Second
+	// maxHealthyLag is how many entries a healthy replica may be behind.
+	maxHealthyLag = 1000
+	// maxHealthyContact is how long ago a healthy replica heard from its leader.
+	maxHealthyContact = 2 * time.Second
+)
+
+// MemberStatus says how a member is doing, as it says itself and as the leader
+// sees it.
+type MemberStatus struct {
+	Member
+	BootID  string
+	Version string
+	Schema  uint32
+	Leader  bool
+	// Healthy: it answers, follows the same leader and has applied nearly all.
+	// Otherwise Problem says what is wrong.
+	Healthy bool
+	Problem string
+	// LastIndex, LastTerm and Applied are of its log and of its state.
+	LastIndex, LastTerm, Applied uint64
+	// Lag is how many entries its state is behind the leader's.
+	Lag uint64
+	// LastContact is the time since it heard from the leader; negative: never, or
+	// it leads.
+	LastContact time.Duration
+	Sessions    uint64
+	Draining    bool
+	// HeldBack: an operator keeps it from voting.
+	HeldBack bool
+	// Hashes of its state at the last checkpoints.
+	Hashes []*slimcppb.StateHash
+	// Distrusted says why its state is not to be used.
+	Distrusted string
+}
+
+// Status is the state of the cluster as one replica sees it.
+type Status struct {
+	ClusterID  string
+	ReplicaID  string // who answers
+	LeaderID   string // empty: nobody leads
+	Term       uint64
+	Generation uint64
+	Index      uint64
+	Schema     uint32 // active
+	Members    []MemberStatus
+	// FailureTolerance is how many more voters may fail before writes stop; 0 also
+	// if they have stopped already.
+	FailureTolerance int
+	// Alarm says which replicas' states differ, as this replica found when it led
+	// last (protocol X4); "" if none do.
+	Alarm string
+}
+
+// Status asks every member how it is doing.
+func (r *Replica) Status(ctx context.Context) Status {
+	view := r.store.View()
+	s := Status{
+		ClusterID: r.ClusterID(), ReplicaID: r.ReplicaID(), LeaderID: r.leaderID(), Term: r.raft.CurrentTerm(),
+		Generation: view.Generation(), Index: view.Index(), Schema: view.ActiveSchema(),
+	}
+	s.Members = r.describeMembers(ctx)
+	r.checkpoints.mu.Lock()
+	s.Alarm = r.checkpoints.alarm
+	r.checkpoints.mu.Unlock()
+	voters, healthy := 0, 0
+	for _, member := range s.Members {
+		if member.Voter {
+			voters++
+			if member.Healthy {
+				healthy++
+			}
+		}
+	}
+	s.FailureTolerance = max(0, healthy-(voters/2+1))
+	return s
+}
+
+// describeMembers asks all members at once.
+func (r *Replica) describeMembers(ctx context.Context) []MemberStatus {
+	members := r.Members()
+	statuses := make([]MemberStatus, len(members))
+	var asking sync.WaitGroup
+	for i, member := range members {
+		asking.Go(func() { statuses[i] = r.describeMember(ctx, member) })
+	}
+	asking.Wait()
+	return statuses
+}
+
+func (r *Replica) describeMember(ctx context.Context, member Member) MemberStatus {
+	ctx, cancel := context.WithTimeout(ctx, describeTimeout)
+	defer cancel()
+	description, err := r.askDescription(ctx, member)
+	status := memberStatus(member, description)
+	if record, ok := r.store.View().Replica(member.ReplicaID); ok {
+		status.HeldBack = record.HeldBack
+	}
+	if err != nil {
+		status.Problem = "cannot be reached: " + err.Error()
+		return status
+	}
+	if index := r.store.View().Index(); index > status.Applied {
+		status.Lag = index - status.Applied
+	}
+	status.Problem = status.problem(r)
+	status.Healthy = status.Problem == ""
+	return status
+}
+
+func (r *Replica) askDescription(ctx context.Context, member Member) (*slimcppb.ReplicaDescription, error) {
+	if member.ReplicaID == r.ReplicaID() {
+		return r.describe(), nil
+	}
+	if r.network == nil {
+		return nil, fmt.Errorf("this replica has no cluster section")
+	}
+	conn, err := r.network.conn(member.Address, false)
+	if err != nil {
+		return nil, err
+	}
+	if err := waitConnected(ctx, conn); err != nil {
+		return nil, fmt.Errorf("no connection to %s", member.Address)
+	}
+	description, err := slimcppb.NewReplicaServiceClient(conn).Describe(ctx, &slimcppb.DescribeRequest{})
+	if err == nil && description.GetReplicaId() != member.ReplicaID {
+		err = fmt.Errorf("at %s runs %s", member.Address, description.GetReplicaId())
+	}
+	return description, err
+}
+
+func memberStatus(member Member, d *slimcppb.ReplicaDescription) MemberStatus {
+	status := MemberStatus{
+		Member: member, BootID: d.GetBootId(), Version: d.GetVersion(), Schema: d.GetSchema(),
+		Leader:    d.GetReplicaId() != "" && d.GetLeaderId() == d.GetReplicaId(),
+		LastIndex: d.GetLastIndex(), LastTerm: d.GetLastTerm(), Applied: d.GetAppliedIndex(),
+		LastContact: -1, Sessions: d.GetSessions(), Draining: d.GetDraining(),
+		Hashes: d.GetHashes(), Distrusted: d.GetDistrusted(),
+	}
+	if d != nil && d.LastContactMs != nil {
+		status.LastContact = time.Duration(d.GetLastContactMs()) * time.Millisecond
+	}
+	return status
+}
+
+// problem says why a member that answers is not healthy, "" if it is.
+func (s *MemberStatus) problem(r *Replica) string {
+	switch {
+	case s.Distrusted != "":
+		return s.Distrusted
+	case s.Draining:
+		return "it is shutting down"
+	case s.Leader:
+		return ""
+	case s.LastContact < 0:
+		return "it has not heard from a leader yet"
+	case s.LastContact > maxHealthyContact:
+		return fmt.Sprintf("it last heard from a leader %s ago", s.LastContact.Round(100*time.Millisecond))
+	case s.Lag > maxHealthyLag:
+		return fmt.Sprintf("it is %d entries behind", s.Lag)
+	case s.LastTerm != 0 && r.raft.State() == raft.Leader && s.LastTerm > r.raft.CurrentTerm():
+		return fmt.Sprintf("its log ends in term %d, a newer one", s.LastTerm)
+	}
+	return ""
+}
+
+// transferProblem says why a member cannot lead, "" if it can.
+func (s *MemberStatus) transferProblem(last uint64) string {
+	switch {
+	case !s.Voter:
+		return "it has no vote"
+	case s.Problem != "":
+		return s.Problem
+	case s.LastContact > maxTransferContact:
+		return fmt.Sprintf("it last heard from the leader %s ago", s.LastContact)
+	case s.LastIndex+maxTransferLag < last:
+		return fmt.Sprintf("it is %d entries behind", last-s.LastIndex)
+	}
+	return ""
+}
+
+// lastLogTerm returns the term of the last entry of the log.
+func (r *Replica) lastLogTerm() (uint64, error) {
+	var entry raft.Log
+	if err := r.storage.logs.GetLog(r.raft.LastIndex(), &entry); err != nil {
+		return 0, err
+	}
+	return entry.Term, nil
+}

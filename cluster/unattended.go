@@ -1,0 +1,129 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/slim-cp/slim-cp/proto/slimcp/v1"
+)
+
+// pledgeTime is how long a replica waits for the one that it promised to let form
+// the cluster.
+const pledgeTime = 15 * time.Second
+
+// pledge is a promise not to form a cluster, so that of several replicas that
+// start together one does.
+type pledge struct {
+	replicaID string
+	until     time.Time
+}
+
+// pledge grants the request of another replica to form the cluster, unless this
+// one is in one or has promised that to somebody else.
+func (r *Replica) pledge(request *slimcppb.PledgeRequest) (granted bool, reason string) {
+	r.members.changing.Lock()
+	defer r.members.changing.Unlock()
+	now := time.Now()
+	switch held := r.members.pledged; {
+	case r.identity.allegiance() != "" || len(r.Members()) > 0:
+		return false, fmt.Sprintf("%s is a member of a cluster", r.ReplicaID())
+	case int(request.GetBootstrapExpect()) != r.options.Peers.BootstrapExpect:
+		return false, fmt.Sprintf("%s expects %d replicas", r.ReplicaID(), r.options.Peers.BootstrapExpect)
+	case held.replicaID != "" && held.replicaID != request.GetReplicaId() && now.Before(held.until):
+		return false, fmt.Sprintf("%s waits for %s", r.ReplicaID(), held.replicaID)
+	}
+	r.members.pledged = pledge{replicaID: request.GetReplicaId(), until: now.Add(pledgeTime)}
+	return true, ""
+}
+
+// unattended forms or joins a cluster by what the configuration says. One
+// goroutine uses it.
+type unattended struct {
+	*Replica
+	told string // that was logged last
+}
+
+func newUnattended(r *Replica) *unattended { return &unattended{Replica: r} }
+
+// try looks for a cluster to join, else, with bootstrap_expect, for enough
+// replicas to form one. Names are resolved each time. It never forms a cluster
+// where there is state, or where one of the others is a member: that would leave
+// two (hashicorp/raft#122, seaweedfs/seaweedfs#10880).
+func (u *unattended) try(ctx context.Context) {
+	if len(u.options.Peers.Join) == 0 {
+		return
+	}
+	others := map[string]string{} // addresses by replica id
+	for _, address := range u.options.Peers.Join {
+		description, err := u.describeAddress(ctx, address)
+		switch {
+		case err != nil:
+			u.tell(fmt.Sprintf("%s does not answer: %v", address, err))
+		case description.GetReplicaId() == u.ReplicaID():
+		case description.GetClusterId() != "":
+			if err := u.Join(ctx, address); err != nil {
+				u.tell(err.Error())
+				continue
+			}
+			return
+		default:
+			others[description.GetReplicaId()] = address
+		}
+	}
+	expect := u.options.Peers.BootstrapExpect
+	if u.identity.allegiance() != "" || expect == 0 || !u.first(others) {
+		return
+	}
+	if len(others)+1 < expect {
+		u.tell(fmt.Sprintf("%d of %d replicas are here", len(others)+1, expect))
+		return
+	}
+	u.form(ctx, others)
+}
+
+func (u *unattended) tell(what string) {
+	if what != u.told {
+		u.told = what
+		u.logger.Info("waiting for a cluster", "state", what)
+	}
+}
+
+// first reports whether this replica's id is the smallest: only that one forms
+// the cluster, so that the others need not give way.
+func (u *unattended) first(others map[string]string) bool {
+	for id := range others {
+		if id < u.ReplicaID() {
+			return false
+		}
+	}
+	return true
+}
+
+// form makes this replica the first member once all the others have promised to
+// wait for it. They join it then.
+func (u *unattended) form(ctx context.Context, others map[string]string) {
+	request := &slimcppb.PledgeRequest{ReplicaId: u.ReplicaID(), BootstrapExpect: uint32(u.options.Peers.BootstrapExpect)}
+	if granted, reason := u.pledge(request); !granted {
+		u.tell(reason)
+		return
+	}
+	for id, address := range others {
+		ctx, cancel := context.WithTimeout(ctx, reachTimeout)
+		conn, err := u.network.conn(address, false)
+		var response *slimcppb.PledgeResponse
+		if err == nil {
+			response, err = slimcppb.NewReplicaServiceClient(conn).Pledge(ctx, request)
+		}
+		cancel()
+		if err != nil || !response.GetGranted() {
+			u.tell(fmt.Sprintf("%s does not wait for this replica: %v %s", id, err, response.GetReason()))
+			return
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, pledgeTime/2)
+	defer cancel()
+	if err := u.bootstrap(ctx); err != nil {
+		u.tell(err.Error())
+	}
+}

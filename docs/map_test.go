@@ -1,0 +1,75 @@
+// Package docs_test checks what the documentation says of the code.
+package docs_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+const architectureMap = "architecture-map.md"
+
+var (
+	testName = regexp.MustCompile(`\b(?:Test|Fuzz|Benchmark)[A-Z0-9][A-Za-z0-9]*`)
+	// unfinished are words of a part that nobody has built.
+	unfinished = regexp.MustCompile(`(?i)not yet|todo|missing|later`)
+)
+
+// testFunctions returns the names of all test functions of the module, whatever
+// build tags they need.
+func testFunctions(t *testing.T) map[string]bool {
+	t.Helper()
+	found := map[string]bool{}
+	err := filepath.WalkDir("..", func(path string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && (entry.Name() == "node_modules" || entry.Name() == ".git"):
+			return fs.SkipDir
+		case entry.IsDir() || !strings.HasSuffix(path, "_test.go"):
+			return nil
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		for _, declaration := range file.Decls {
+			if function, ok := declaration.(*ast.FuncDecl); ok && function.Recv == nil {
+				found[function.Name.Name] = true
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+func TestArchitectureMapNamesTestsThatExist(t *testing.T) {
+	text, err := os.ReadFile(architectureMap)
+	if err != nil {
+		t.Fatal(err)
+	}
+	exists := testFunctions(t)
+	for at, line := range strings.Split(string(text), "\n") {
+		names := testName.FindAllString(line, -1)
+		for _, name := range names {
+			if !exists[name] {
+				t.Errorf("%s:%d: there is no test %s", architectureMap, at+1, name)
+			}
+		}
+		if word := unfinished.FindString(line); word != "" {
+			t.Errorf("%s:%d: %q: a part is there, or the line says which work owns it", architectureMap, at+1, word)
+		}
+		if row := strings.HasPrefix(line, "| ") && !strings.Contains(line, "| Shown by |"); row && len(names) == 0 {
+			t.Errorf("%s:%d: no test shows this part", architectureMap, at+1)
+		}
+	}
+}

@@ -1,0 +1,290 @@
+package fsm
+
+import (
+	"bytes"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+	"unsafe"
+
+	"google.golang.org/protobuf/proto"
+	"pgregory.net/rapid"
+
+	"github.com/slim-cp/slim-cp/proto/slimcp/v1"
+)
+
+// fields returns a struct's fields so that they can be set, also the unexported ones
+// of our own types. Of a generated message only those of the schema count.
+func fields(v reflect.Value) (names []string, values []reflect.Value) {
+	_, generated := v.Addr().Interface().(proto.Message)
+	for i := range v.NumField() {
+		field := v.Type().Field(i)
+		if generated && !field.IsExported() {
+			continue
+		}
+		value := v.Field(i)
+		if !field.IsExported() {
+			value = reflect.NewAt(field.Type, unsafe.Pointer(value.UnsafeAddr())).Elem()
+		}
+		names, values = append(names, field.Name), append(values, value)
+	}
+	return names, values
+}
+
+var timeType = reflect.TypeFor[time.Time]()
+
+// fill sets everything below v to something that is not its zero value.
+func fill(v reflect.Value) {
+	switch {
+	case v.Type() == timeType:
+		v.Set(reflect.ValueOf(time.Unix(1000, 7).UTC()))
+	case v.Kind() == reflect.Struct:
+		_, values := fields(v)
+		for _, value := range values {
+			fill(value)
+		}
+	case v.Kind() == reflect.Pointer:
+		v.Set(reflect.New(v.Type().Elem()))
+		fill(v.Elem())
+	case v.Kind() == reflect.Slice:
+		v.Set(reflect.MakeSlice(v.Type(), 1, 1))
+		fill(v.Index(0))
+	case v.Kind() == reflect.Array:
+		for i := range v.Len() {
+			fill(v.Index(i))
+		}
+	case v.Kind() == reflect.String:
+		v.SetString("x")
+	case v.Kind() == reflect.Bool:
+		v.SetBool(true)
+	case v.CanInt():
+		v.SetInt(3)
+	case v.CanUint():
+		v.SetUint(3)
+	default:
+		panic("cannot fill a " + v.Type().String())
+	}
+}
+
+func filled[T any]() T {
+	var record T
+	fill(reflect.ValueOf(&record).Elem())
+	return record
+}
+
+// change alters the n-th thing below v that can be altered, counted down in n, and
+// says which it was; false if there are fewer.
+func change(v reflect.Value, path string, n *int) (string, bool) {
+	mine := func() bool { *n--; return *n < 0 }
+	switch {
+	case v.Type() == timeType:
+		if mine() {
+			v.Set(reflect.ValueOf(v.Interface().(time.Time).Add(1)))
+			return path, true
+		}
+	case v.Kind() == reflect.Struct:
+		names, values := fields(v)
+		for i, value := range values {
+			if changed, ok := change(value, path+"."+names[i], n); ok {
+				return changed, true
+			}
+		}
+	case v.Kind() == reflect.Pointer:
+		if mine() {
+			v.SetZero()
+			return path + " is absent", true
+		}
+		return change(v.Elem(), path, n)
+	case v.Kind() == reflect.Slice:
+		if mine() {
+			v.SetZero()
+			return path + " is empty", true
+		}
+		return changeElements(v, path, n)
+	case v.Kind() == reflect.Array:
+		return changeElements(v, path, n)
+	case v.Kind() == reflect.String:
+		if mine() {
+			v.SetString(v.String() + "y")
+			return path, true
+		}
+	case v.Kind() == reflect.Bool:
+		if mine() {
+			v.SetBool(!v.Bool())
+			return path, true
+		}
+	case v.CanInt():
+		if mine() {
+			v.SetInt(v.Int() + 1)
+			return path, true
+		}
+	case v.CanUint():
+		if mine() {
+			v.SetUint(v.Uint() + 1)
+			return path, true
+		}
+	}
+	return "", false
+}
+
+func changeElements(v reflect.Value, path string, n *int) (string, bool) {
+	for i := range v.Len() {
+		element := v.Index(i)
+		if element.Kind() == reflect.Pointer {
+			element = element.Elem() // a list has no absent elements
+		}
+		if changed, ok := change(element, fmt.Sprintf("%s[%d]", path, i), n); ok {
+			return changed, true
+		}
+	}
+	return "", false
+}
+
+// expectHashed changes one field after the other of a record and expects another
+// hash of the state that build makes with it.
+func expectHashed[T any](t *testing.T, what string, build func(T) tables) {
+	t.Helper()
+	base := (&Snapshot{tables: build(filled[T]())}).Hash()
+	seen := map[[32]byte]string{base: "nothing"}
+	for n := 0; ; n++ {
+		record, left := filled[T](), n
+		v := reflect.ValueOf(&record).Elem()
+		if v.Kind() == reflect.Pointer {
+			v = v.Elem()
+		}
+		changed, ok := change(v, what, &left)
+		if !ok {
+			if n == 0 {
+				t.Errorf("%s has nothing to change", what)
+			}
+			return
+		}
+		hash := (&Snapshot{tables: build(record)}).Hash()
+		if same, known := seen[hash]; known {
+			t.Errorf("%s: the hash is as if %s had changed", changed, same)
+		}
+		seen[hash] = changed
+	}
+}
+
+func expectTableHashed[T any](t *testing.T, what string, pick func(*tables) table[T]) {
+	t.Helper()
+	expectHashed(t, what, func(record T) tables {
+		state := newTables()
+		pick(&state).set(record)
+		return state
+	})
+}
+
+// TestEveryFieldIsHashed fails when a record gains a field that the hash, and so the
+// comparison of replicas, does not see.
+func TestEveryFieldIsHashed(t *testing.T) {
+	hashed := map[string]func(){
+		"meta": func() {
+			expectHashed(t, "meta", func(values meta) tables { state := newTables(); state.meta = values; return state })
+		},
+		"fleet": func() {
+			expectHashed(t, "fleet", func(config *slimcppb.FleetConfig) tables {
+				state := newTables()
+				state.fleet = config
+				return state
+			})
+		},
+		"nodes":      func() { expectTableHashed(t, "nodes", func(s *tables) table[*Node] { return s.nodes }) },
+		"links":      func() { expectTableHashed(t, "links", func(s *tables) table[*Link] { return s.links }) },
+		"names":      func() { expectTableHashed(t, "names", func(s *tables) table[*NameRecord] { return s.names }) },
+		"tombstones": func() { expectTableHashed(t, "tombstones", func(s *tables) table[*Tombstone] { return s.tombstones }) },
+		"ended":      func() { expectTableHashed(t, "ended", func(s *tables) table[endedSession] { return s.ended }) },
+		"segments":   func() { expectTableHashed(t, "segments", func(s *tables) table[*Segment] { return s.segments }) },
+		"secrets":    func() { expectTableHashed(t, "secrets", func(s *tables) table[*Secret] { return s.secrets }) },
+		"tokens":     func() { expectTableHashed(t, "tokens", func(s *tables) table[usedToken] { return s.tokens }) },
+		"replicas":   func() { expectTableHashed(t, "replicas", func(s *tables) table[*Replica] { return s.replicas }) },
+		"requests":   func() { expectTableHashed(t, "requests", func(s *tables) table[request] { return s.requests }) },
+	}
+	// These follow from the others.
+	derived := strings.Fields(`graph groups endedOrder tokenExpires requestOrder
+		sessions members connected pairs former groupLinks linksOfNode namesOfNode blocked`)
+	for i := range reflect.TypeFor[tables]().NumField() {
+		name := reflect.TypeFor[tables]().Field(i).Name
+		check, ok := hashed[name]
+		switch {
+		case ok:
+			check()
+		case !strings.Contains(" "+strings.Join(derived, " ")+" ", " "+name+" "):
+			t.Errorf("%s is not in the hash, and nothing says that it follows from what is", name)
+		}
+	}
+}
+
+// TestEveryFieldIsInTheSnapshot does the same for the records of the file.
+func TestEveryFieldIsInTheSnapshot(t *testing.T) {
+	node, err := nodeFromProto(func() *slimcppb.NodeRecord {
+		record := filled[*Node]().proto()
+		record.NodeId, record.Group, record.Node = "x/y", "x", "y"
+		return record
+	}())
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantNode := filled[*Node]()
+	wantNode.ID, wantNode.Group, wantNode.LocalID = "x/y", "x", "y"
+	equal(t, "node", node, wantNode)
+	equal(t, "link", linkFromProto(filled[*Link]().proto()), filled[*Link]())
+	name, err := nameRecordFromProto(filled[*NameRecord]().proto())
+	if err != nil {
+		t.Fatal(err)
+	}
+	equal(t, "name", name, filled[*NameRecord]())
+	tombstone, err := tombstoneFromProto(filled[*Tombstone]().proto())
+	if err != nil {
+		t.Fatal(err)
+	}
+	buried := filled[*Tombstone]()
+	buried.Announcer = Announcer{
+		NodeID: buried.Announcer.NodeID, Group: buried.Announcer.Group, First: buried.Announcer.First, Epoch: buried.Announcer.Epoch,
+	}
+	equal(t, "tombstone", tombstone, buried)
+	equal(t, "segment", segmentFromProto(filled[*Segment]().proto()), filled[*Segment]())
+	secret := filled[*Secret]().proto()
+	equal(t, "secret", secretFromProto(secret.GetSecret(), secret.GetIndex()), filled[*Secret]())
+	equal(t, "replica", replicaFromProto(filled[*Replica]().proto()), filled[*Replica]())
+	equal(t, "request", requestFromProto(filled[request]().proto()), filled[request]())
+}
+
+// TestTheHashFollowsTheLog: replicas that applied the same log have the same hash,
+// whether they replayed it or began with a snapshot, and another one at each entry.
+func TestTheHashFollowsTheLog(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		f := newFleet(t)
+		hashes := map[[32]byte]uint64{}
+		steps := rapid.IntRange(1, 20).Draw(t, "steps")
+		cut := rapid.IntRange(0, steps).Draw(t, "snapshot after")
+		restored := New()
+		for step := range steps + 1 {
+			if step == cut {
+				if err := restored.Restore(bytes.NewReader(snapshotBytes(t, f.store))); err != nil {
+					t.Fatalf("%v", err)
+				}
+			}
+			f.apply(f.draw(t))
+			hash := f.store.Capture().Hash()
+			if index, seen := hashes[hash]; seen {
+				t.Fatalf("the hash at %d is that at %d", f.view().Index(), index)
+			}
+			hashes[hash] = f.view().Index()
+		}
+		replayed := New()
+		for _, logged := range f.log {
+			if logged.Index > restored.View().Index() {
+				restored.ApplyBatch([]Batch{reencode(t, logged)})
+			}
+			replayed.ApplyBatch([]Batch{reencode(t, logged)})
+		}
+		want := f.store.Capture().Hash()
+		if replayed.Capture().Hash() != want || restored.Capture().Hash() != want {
+			t.Fatalf("the hash differs after the same log")
+		}
+	})
+}

@@ -1,0 +1,168 @@
+package fsm
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/slim-cp/slim-cp/proto/slimcp/v1"
+)
+
+// ErrOtherCluster is wrapped by the error for a snapshot of another cluster.
+var ErrOtherCluster = errors.New("snapshot is of another cluster")
+
+// RestoreOptions say how a snapshot is to be made fit for a restore.
+type RestoreOptions struct {
+	// Now is the leader's time.
+	Now time.Time
+	// Force takes a snapshot of another cluster, whose nodes, links, names and
+	// fleet configuration become this cluster's.
+	Force bool
+}
+
+// SnapshotInfo says what a snapshot holds.
+type SnapshotInfo struct {
+	ClusterID  string
+	Generation uint64
+	Index      uint64 // of the last command applied
+	Term       uint64 // of that command
+	Schema     uint32 // that was active, so what reading the file needs
+	Clock      time.Time
+	Records    []RecordCount // in the order of the file, every kind
+}
+
+// RecordCount is the number of records of a kind.
+type RecordCount struct {
+	Kind  string // for people: "nodes", "links"
+	Count int
+}
+
+// Info returns what the snapshot holds.
+func (s *Snapshot) Info() SnapshotInfo {
+	t := &s.tables
+	return SnapshotInfo{
+		ClusterID: t.meta.ClusterID, Generation: t.meta.Generation, Index: t.meta.Index, Term: t.meta.Term,
+		Schema: t.meta.ActiveSchema, Clock: t.meta.Clock,
+		Records: []RecordCount{
+			{"nodes", t.nodes.len()}, {"links", t.links.len()}, {"names", t.names.len()},
+			{"tombstones", t.tombstones.len()}, {"ended sessions", t.ended.len()}, {"segments", t.segments.len()},
+			{"secrets", t.secrets.len()}, {"tokens", t.tokens.len()}, {"replicas", t.replicas.len()},
+			{"requests", t.requests.len()},
+		},
+	}
+}
+
+// InspectSnapshot reads and checks a whole snapshot, as a restore does, and says
+// what it holds. Its errors wrap ErrSnapshot.
+func InspectSnapshot(r io.Reader) (SnapshotInfo, error) {
+	snapshot, err := ReadSnapshot(r)
+	if err != nil {
+		return SnapshotInfo{}, err
+	}
+	return snapshot.Info(), nil
+}
+
+// RewriteSnapshot reads a snapshot from r and writes to w the one that the
+// cluster, whose present state the leader gives, is to be restored from (protocol
+// X3). Nothing is written before the file was read to its end and checked.
+//
+// What the fleet is comes from the file: nodes, links under their ids, names,
+// fleet configuration, topology, secrets. It has no sessions; each node counts as
+// one whose stream ended now. What the cluster is comes from the present: its id,
+// replicas and removed ids, the fingerprints of their files, the active schema, the
+// leadership, results of requests. The generation is higher than both, so that what
+// was decided before the restore changes nothing. Index and term are the file's.
+//
+// The returned info is that of what was written. The errors are ErrSnapshot for a
+// file that cannot be read, ErrOtherCluster without Force, ErrInactiveSchema for a
+// file that needs an upgrade that is not finalized here, ErrNotInitialised for a
+// present state without a cluster, and those of w.
+func RewriteSnapshot(w io.Writer, r io.Reader, present *View, options RestoreOptions) (SnapshotInfo, error) {
+	return rewriteSnapshot(w, r, present, options, SchemaVersion)
+}
+
+func rewriteSnapshot(w io.Writer, r io.Reader, present *View, options RestoreOptions, known uint32) (SnapshotInfo, error) {
+	if present.ClusterID() == "" {
+		return SnapshotInfo{}, ErrNotInitialised
+	}
+	file, err := readSnapshot(r, known)
+	if err != nil {
+		return SnapshotInfo{}, err
+	}
+	if err := fits(&file.tables.meta, present, options); err != nil {
+		return SnapshotInfo{}, err
+	}
+	rewritten := &Snapshot{tables: restored(&file.tables, &present.tables, options.Now)}
+	if err := rewritten.Write(w); err != nil {
+		return SnapshotInfo{}, fmt.Errorf("write the snapshot: %w", err)
+	}
+	return rewritten.Info(), nil
+}
+
+func fits(file *meta, present *View, options RestoreOptions) error {
+	if file.ClusterID != present.ClusterID() && !options.Force {
+		return fmt.Errorf("%w: it is of %q, this cluster is %q", ErrOtherCluster, file.ClusterID, present.ClusterID())
+	}
+	if file.ActiveSchema > present.ActiveSchema() {
+		return fmt.Errorf("%w: snapshot needs schema %d, the cluster uses %d", ErrInactiveSchema, file.ActiveSchema, present.ActiveSchema())
+	}
+	return nil
+}
+
+// restored merges a snapshot with the present state. Of the result only the
+// records count; the indexes are made when it is read.
+func restored(file, present *tables, now time.Time) tables {
+	t := file.copy()
+	t.meta = meta{
+		ClusterID:    present.meta.ClusterID,
+		Generation:   max(file.meta.Generation, present.meta.Generation) + 1,
+		Index:        file.meta.Index,
+		Term:         file.meta.Term,
+		Clock:        slices.MaxFunc([]time.Time{file.meta.Clock, present.meta.Clock, now.UTC()}, time.Time.Compare),
+		LeaderTerm:   present.meta.LeaderTerm,
+		ActiveSchema: present.meta.ActiveSchema,
+
+		LeaderReplica: present.meta.LeaderReplica,
+		LeaderBoot:    present.meta.LeaderBoot,
+		TreesRevision: file.meta.TreesRevision,
+		FleetRevision: file.meta.FleetRevision,
+	}
+	for node := range file.nodes.all() {
+		t.nodes.set(withoutSessions(node, &t.meta))
+	}
+	fresh := newTables()
+	t.ended, t.replicas, t.requests = fresh.ended, fresh.replicas, fresh.requests
+	// The present tables belong to a view: they are read, not copied.
+	for replica := range present.replicas.all() {
+		t.replicas.set(replica)
+	}
+	for result := range present.requests.all() {
+		t.requests.set(result)
+	}
+	for token := range present.tokens.all() { // one that was used stays used
+		t.tokens.set(token)
+	}
+	return t
+}
+
+// withoutSessions returns a node as one whose stream ended now (protocol X3). A
+// node that departed before keeps the time since when it is away.
+func withoutSessions(old *Node, now *meta) *Node {
+	node := *old
+	last := old.LastSession.Name
+	if session, ok := old.CommandSession(); ok {
+		last = session.Name
+	}
+	if old.Connected() || old.State != NodeDeparted {
+		node.LastSession = LostSession{
+			Name: last, Reason: slimcppb.LossReason_LOSS_REASON_ENDED, At: now.Clock, Index: now.Index,
+		}
+	}
+	node.Sessions = nil
+	node.Acked = 0
+	node.Failures = nil
+	node.Silent = false
+	return &node
+}

@@ -45,7 +45,7 @@ $(golangci):
 	GOBIN=$(CURDIR)/bin/tools go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(golangci_version)
 
 bench: ## time and memory of the hot paths
-	go test -run '^$$' -bench . -benchmem ./...
+	go test -run '^$$' -bench . -benchmem -timeout 30m ./...
 
 fuzz: ## every decoder of bytes from outside, 10 s each
 	scripts/fuzz.sh 10s

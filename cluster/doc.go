@@ -1,5 +1,9 @@
-// Package cluster runs one Raft replica: it turns commands into log entries,
-// hands committed entries to an fsm.Store and says who leads.
+// Package cluster runs one Raft replica, alone or one of several: it turns
+// commands into log entries, hands committed entries to an fsm.Store, says who
+// leads, and keeps the membership.
+//
+// A replica that does not lead forwards proposals to the leader and asks it for
+// read indexes. Replicas talk on one port (package peer).
 //
 // Propose returns what Apply answered, an error that means that the command was
 // surely not proposed, or ErrUnknownOutcome. Read returns a view that holds

@@ -29,6 +29,8 @@ const (
 	retainedSnapshots = 2
 	// maxAppendEntries bounds entries in one group commit.
 	maxAppendEntries = 256
+	// cachedEntries of the log are kept in memory for the other replicas.
+	cachedEntries = 256
 	// commitTimeout bounds how late followers learn of the last commit when
 	// nothing follows it.
 	commitTimeout = 20 * time.Millisecond

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -28,11 +29,15 @@ type network struct {
 	mu        sync.Mutex
 	addresses map[string]string // of listeners, by advertised HOST:PORT
 	cut       map[[2]string]bool
+	frozen    map[[2]string]chan struct{} // a replica, or who dialled whom; closed when it thaws
 	conns     map[net.Conn][2]string
 }
 
 func newNetwork() *network {
-	return &network{addresses: map[string]string{}, cut: map[[2]string]bool{}, conns: map[net.Conn][2]string{}}
+	return &network{
+		addresses: map[string]string{}, cut: map[[2]string]bool{}, frozen: map[[2]string]chan struct{}{},
+		conns: map[net.Conn][2]string{},
+	}
 }
 
 // listen opens the cluster port of a replica.
@@ -62,13 +67,18 @@ func (n *network) dial(from string) func(context.Context, string, string) (net.C
 			<-ctx.Done() // as a black hole does
 			return nil, ctx.Err()
 		}
+		ends := [2]string{from + ":1", address}
+		if err := n.awaitThaw(ends, ctx.Done()); err != nil {
+			return nil, err
+		}
 		conn, err := (&net.Dialer{}).DialContext(ctx, network, real)
 		if err != nil {
 			return nil, err
 		}
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		wrapped := &cuttable{Conn: conn, network: n, ends: [2]string{from + ":1", address}}
+		wrapped := &cuttable{Conn: conn, network: n, ends: ends, closed: make(chan struct{})}
+		wrapped.close = sync.OnceFunc(func() { close(wrapped.closed) })
 		n.conns[wrapped] = wrapped.ends
 		return wrapped, nil
 	}
@@ -79,26 +89,97 @@ type cuttable struct {
 	net.Conn
 	network *network
 	ends    [2]string
+	closed  chan struct{}
+	close   func() // closes closed
+}
+
+func (c *cuttable) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if err == nil {
+		err = c.network.awaitThaw(c.ends, c.closed)
+	}
+	return n, err
+}
+
+func (c *cuttable) Write(p []byte) (int, error) {
+	if err := c.network.awaitThaw(c.ends, c.closed); err != nil {
+		return 0, err
+	}
+	return c.Conn.Write(p)
 }
 
 func (c *cuttable) Close() error {
+	c.close()
 	c.network.mu.Lock()
 	delete(c.network.conns, c)
 	c.network.mu.Unlock()
 	return c.Conn.Close()
 }
 
+// freeze holds back all that a replica sends and is sent, as if its process stood
+// still. Connections stay open; thaw delivers what was held back.
+func (n *network) freeze(name string) (thaw func()) { return n.freezeLink(name, "") }
+
+// freezeLink holds back what crosses the connections that one replica dialled to
+// another.
+func (n *network) freezeLink(from, to string) (thaw func()) {
+	key := [2]string{from + ":1", to}
+	if to != "" {
+		key[1] += ":1"
+	}
+	frozen := make(chan struct{})
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.frozen[key] = frozen
+	return sync.OnceFunc(func() {
+		n.mu.Lock()
+		delete(n.frozen, key)
+		n.mu.Unlock()
+		close(frozen)
+	})
+}
+
+// awaitThaw returns when neither end of a connection is frozen, or with an error
+// when the connection ends.
+func (n *network) awaitThaw(ends [2]string, ended <-chan struct{}) error {
+	for _, key := range [][2]string{{ends[0]}, {ends[1]}, ends} {
+		n.mu.Lock()
+		frozen := n.frozen[key]
+		n.mu.Unlock()
+		if frozen == nil {
+			continue
+		}
+		select {
+		case <-frozen:
+		case <-ended:
+			return net.ErrClosed
+		}
+	}
+	return nil
+}
+
 // isolate cuts a replica off from all others, or brings it back.
 func (n *network) isolate(name string, off bool) {
 	n.mu.Lock()
+	var others []string
 	for other := range n.addresses {
-		n.cut[[2]string{name + ":1", other}] = off
-		n.cut[[2]string{other, name + ":1"}] = off
+		others = append(others, strings.TrimSuffix(other, ":1"))
 	}
+	n.mu.Unlock()
+	n.separate(name, others, off)
+}
+
+// separate cuts a replica off from some others, or brings them together again.
+func (n *network) separate(name string, others []string, off bool) {
+	n.mu.Lock()
 	var ending []net.Conn
-	for conn, ends := range n.conns {
-		if off && (ends[0] == name+":1" || ends[1] == name+":1") {
-			ending = append(ending, conn)
+	for _, other := range others {
+		there, back := [2]string{name + ":1", other + ":1"}, [2]string{other + ":1", name + ":1"}
+		n.cut[there], n.cut[back] = off, off
+		for conn, ends := range n.conns {
+			if off && (ends == there || ends == back) {
+				ending = append(ending, conn)
+			}
 		}
 	}
 	n.mu.Unlock()

@@ -171,9 +171,14 @@ func (r *Replica) startRaft(config *raft.Config) error {
 		stable = wrap(stable)
 	}
 	machine := &stateMachine{store: r.store, fail: r.fail, leaderStarted: r.readiness.poke}
-	err = r.newRaft(config, machine,
-		&watchedLogs{LogStore: logs, watchdog: dog, logger: r.logger},
-		&watchedStable{StableStore: stable, watchdog: dog}, transport)
+	logs = &watchedLogs{LogStore: logs, watchdog: dog, logger: r.logger}
+	if r.network != nil {
+		// What was just written is about to be sent to the others.
+		if logs, err = raft.NewLogCache(cachedEntries, logs); err != nil {
+			return err
+		}
+	}
+	err = r.newRaft(config, machine, logs, &watchedStable{StableStore: stable, watchdog: dog}, transport)
 	if err != nil {
 		return cmp.Or(r.Err(), err) // What failed says more than the library's error.
 	}

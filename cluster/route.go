@@ -19,6 +19,9 @@ const leaderPatience = 5 * time.Second
 func (r *Replica) propose(ctx context.Context, command *slimcppb.Command, wait bool) (fsm.Result, error) {
 	ctx, cancel := withDeadline(ctx)
 	defer cancel()
+	if err := r.awaitState(ctx); err != nil {
+		return fsm.Result{}, err
+	}
 	encoded, err := r.proposer.encode(command)
 	if err != nil {
 		return fsm.Result{}, err
@@ -43,6 +46,26 @@ func (r *Replica) propose(ctx context.Context, command *slimcppb.Command, wait b
 		}
 		if err := r.proposer.admission.acquire(ctx, len(encoded), true); err != nil {
 			return fsm.Result{}, err
+		}
+	}
+}
+
+// awaitState waits, as long as for a leader, until one of several replicas has a
+// state to decide under: what it proposes before would be refused for its
+// generation (protocol X3).
+func (r *Replica) awaitState(ctx context.Context) error {
+	if r.options.Peers == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, leaderPatience)
+	defer cancel()
+	for {
+		changed := r.readiness.watch()
+		if r.store.View().Generation() != 0 {
+			return nil
+		}
+		if !r.waitLeaderChange(ctx, changed) {
+			return fmt.Errorf("%w: this replica has no state yet", ErrNoLeader)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -51,7 +52,7 @@ func (c *controller) applyIncrement(command *controllerpb.ConfigurationCommand, 
 		if !complete(r.GetName()) {
 			return fmt.Errorf("%w: route without the parts of a name", ErrPanicked)
 		}
-		ack.RoutesStatus = append(ack.RoutesStatus, routeAck(r, c.subscribe(r.GetName(), connection.ID)))
+		ack.RoutesStatus = append(ack.RoutesStatus, routeAck(r, c.subscribe(c.subscriptionWait(), r.GetName(), connection.ID)))
 	}
 	for _, r := range command.GetRoutesToDelete() {
 		connection, found := c.datapath.Lookup(r.GetLinkId())
@@ -62,7 +63,7 @@ func (c *controller) applyIncrement(command *controllerpb.ConfigurationCommand, 
 		if !complete(r.GetName()) {
 			return fmt.Errorf("%w: route without the parts of a name", ErrPanicked)
 		}
-		ack.RoutesStatus = append(ack.RoutesStatus, routeAck(r, c.unsubscribe(r.GetName(), connection.ID)))
+		ack.RoutesStatus = append(ack.RoutesStatus, routeAck(r, c.unsubscribe(c.subscriptionWait(), r.GetName(), connection.ID)))
 	}
 	return c.ctx.Err()
 }
@@ -94,6 +95,7 @@ func (c *controller) applyState(command *controllerpb.ConfigurationCommand, ack 
 		set = append(set, &controllerpb.RouteAck{Route: r})
 	}
 	c.removeUnlistedRoutes(wanted, ack)
+	wait := c.subscriptionWait() // all wait at the same time
 	for _, pending := range set {
 		connection, found := c.datapath.Lookup(pending.GetRoute().GetLinkId())
 		if !found {
@@ -102,7 +104,7 @@ func (c *controller) applyState(command *controllerpb.ConfigurationCommand, ack 
 		}
 		var err error
 		if !c.isTracked(pending.GetRoute().GetName(), connection.ID) {
-			err = c.subscribe(pending.GetRoute().GetName(), connection.ID)
+			err = c.subscribe(wait, pending.GetRoute().GetName(), connection.ID)
 		}
 		ack.RoutesStatus = append(ack.RoutesStatus, routeAck(pending.GetRoute(), err))
 	}
@@ -130,22 +132,23 @@ func (c *controller) removeUnlistedLinks(listed []*controllerpb.Connection, ack 
 func (c *controller) removeUnlistedRoutes(wanted map[route]bool, ack *controllerpb.ConfigurationCommandAck) {
 	c.mu.Lock()
 	stale := make(map[nameKey]map[uint64]*dataplanepb.Name)
-	for key, routes := range c.tracked {
-		for r, s := range routes {
-			if wanted[r] {
+	for key, subscriptions := range c.tracked {
+		for _, s := range subscriptions {
+			if wanted[s.route()] {
 				continue
 			}
 			if stale[key] == nil {
 				stale[key] = make(map[uint64]*dataplanepb.Name)
 			}
-			stale[key][r.connection] = s.name
+			stale[key][s.connection] = s.name
 		}
 	}
 	c.mu.Unlock()
+	wait := c.subscriptionWait() // all wait at the same time
 	for _, key := range sortedKeys(stale) {
 		for _, connection := range slices.Sorted(maps.Keys(stale[key])) {
 			name := stale[key][connection]
-			ack.RoutesStatus = append(ack.RoutesStatus, routeAck(&controllerpb.Route{Name: name}, c.unsubscribe(name, connection)))
+			ack.RoutesStatus = append(ack.RoutesStatus, routeAck(&controllerpb.Route{Name: name}, c.unsubscribe(wait, name, connection)))
 		}
 	}
 }
@@ -216,33 +219,59 @@ func (c *controller) open(config ClientConfig) error {
 
 // subscribe adds a record under a new id. It does not look for an older one, so
 // a route that is set twice leaves one that nothing can delete.
-func (c *controller) subscribe(name *dataplanepb.Name, connection uint64) error {
+func (c *controller) subscribe(wait time.Time, name *dataplanepb.Name, connection uint64) error {
 	id := c.drawID()
+	if err := c.awaitDatapath(wait); err != nil {
+		return fmt.Errorf("Failed to subscribe: %w", err) //nolint:staticcheck // a node's own words
+	}
 	if err := c.datapath.Subscribe(connection, name, id); err != nil {
 		return fmt.Errorf("Failed to subscribe: ack rejected by datapath: %w", err) //nolint:staticcheck // a node's own words
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	key := keyOf(name)
-	if c.tracked[key] == nil {
-		c.tracked[key] = make(map[route]subscription)
+	key, set := keyOf(name), subscription{name, connection, id}
+	if at := c.trackedAt(name, connection); at >= 0 {
+		c.tracked[key][at] = set
+	} else {
+		c.tracked[key] = append(c.tracked[key], set)
 	}
-	c.tracked[key][route{identityOf(name), connection}] = subscription{name, id}
 	return nil
+}
+
+// trackedAt returns where a route is among the tracked ones of its key, or -1. mu
+// is held.
+func (c *controller) trackedAt(name *dataplanepb.Name, connection uint64) int {
+	wanted := route{identityOf(name), connection}
+	return slices.IndexFunc(c.tracked[keyOf(name)], func(s subscription) bool { return s.route() == wanted })
+}
+
+// untrack forgets what of the key's routes a predicate names. mu is held.
+func (c *controller) untrack(key nameKey, gone func(subscription) bool) {
+	if left := slices.DeleteFunc(c.tracked[key], gone); len(left) > 0 {
+		c.tracked[key] = left
+	} else {
+		delete(c.tracked, key)
+	}
 }
 
 // unsubscribe removes the record of a tracked route. For any other the node
 // draws an id that the datapath does not know.
-func (c *controller) unsubscribe(name *dataplanepb.Name, connection uint64) error {
-	key := route{identityOf(name), connection}
+func (c *controller) unsubscribe(wait time.Time, name *dataplanepb.Name, connection uint64) error {
+	var id uint64
 	c.mu.Lock()
-	known, tracked := c.tracked[keyOf(name)][key]
-	delete(c.tracked[keyOf(name)], key)
-	c.mu.Unlock()
-	if !tracked {
-		known.id = c.drawID()
+	at := c.trackedAt(name, connection)
+	if at >= 0 {
+		id = c.tracked[keyOf(name)][at].id
+		c.untrack(keyOf(name), func(s subscription) bool { return s.id == id })
 	}
-	if err := c.datapath.Unsubscribe(connection, name, known.id); err != nil {
+	c.mu.Unlock()
+	if at < 0 {
+		id = c.drawID()
+	}
+	if err := c.awaitDatapath(wait); err != nil {
+		return fmt.Errorf("Failed to unsubscribe: %w", err) //nolint:staticcheck // a node's own words
+	}
+	if err := c.datapath.Unsubscribe(connection, name, id); err != nil {
 		return fmt.Errorf("Failed to unsubscribe: ack rejected by datapath: %w", err) //nolint:staticcheck // a node's own words
 	}
 	return nil
@@ -251,20 +280,15 @@ func (c *controller) unsubscribe(name *dataplanepb.Name, connection uint64) erro
 func (c *controller) isTracked(name *dataplanepb.Name, connection uint64) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	_, tracked := c.tracked[keyOf(name)][route{identityOf(name), connection}]
-	return tracked
+	return c.trackedAt(name, connection) >= 0
 }
 
 // forget drops the ids of all routes over a connection.
 func (c *controller) forget(connection uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, routes := range c.tracked {
-		for r := range routes {
-			if r.connection == connection {
-				delete(routes, r)
-			}
-		}
+	for key := range c.tracked {
+		c.untrack(key, func(s subscription) bool { return s.connection == connection })
 	}
 }
 

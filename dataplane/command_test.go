@@ -491,3 +491,65 @@ func TestDiallingALinkThatIsDying(t *testing.T) {
 		}
 	})
 }
+
+// A node that forgets keeps its links and says nothing; the full state brings the
+// routes back.
+func TestForgottenRoutesComeBackWithAFullState(t *testing.T) {
+	inBubble(t, func(cp *stub, network *Network) {
+		t := cp.t
+		cp.join(network, "b", "node-1")
+		node, conv := cp.join(network, "a", "node-1")
+		conv.command(increment("link-1", "node-1.b.example:1"))
+		conv.command(setRoute("link-1", alice, bob))
+		node.Forget()
+		if said := conv.take(); len(said) != 0 || routesOver(node, "link-1") != 0 || len(network.Links()) != 1 {
+			t.Fatalf("said %v, %d routes and %d links are left", said, routesOver(node, "link-1"), len(network.Links()))
+		}
+		conv.command(&controllerpb.ConfigurationCommand{
+			Reconcile: true, RoutesToSet: routes("link-1", alice, bob),
+			ConnectionsToCreate: []*controllerpb.Connection{stateLink("link-1", "node-1.b.example:1")},
+		})
+		if got := routesOver(node, "link-1"); got != 2 || len(network.Doubled()) != 0 {
+			t.Errorf("%d routes, doubled %v", got, network.Doubled())
+		}
+	})
+}
+
+// Increments wait 30 s for each subscription, a full state for all at once.
+func TestSubscriptionsTimeOut(t *testing.T) {
+	inBubble(t, func(cp *stub, network *Network) {
+		t := cp.t
+		cp.join(network, "b", "node-1")
+		node, conv := cp.join(network, "a", "node-1")
+		conv.command(increment("link-1", "node-1.b.example:1"))
+		node.HoldSubscriptions(true)
+		state := &controllerpb.ConfigurationCommand{
+			Reconcile: true, RoutesToSet: routes("link-1", alice, bob),
+			ConnectionsToCreate: []*controllerpb.Connection{stateLink("link-1", "node-1.b.example:1")},
+		}
+		for _, c := range []struct {
+			command *controllerpb.ConfigurationCommand
+			takes   time.Duration
+		}{{setRoute("link-1", alice, bob), 60 * time.Second}, {state, 30 * time.Second}} {
+			conv.send(&controllerpb.ControlMessage{MessageId: "held", Payload: &controllerpb.ControlMessage_ConfigCommand{ConfigCommand: c.command}})
+			pass(c.takes - time.Second)
+			if said := conv.take(); len(said) != 0 {
+				t.Fatalf("answered before its time: %v", said)
+			}
+			pass(2 * time.Second)
+			said := conv.take()
+			if len(said) != 1 || len(said[0].GetConfigCommandAck().GetRoutesStatus()) != 2 {
+				t.Fatalf("answered with %v", said)
+			}
+			for _, status := range said[0].GetConfigCommandAck().GetRoutesStatus() {
+				if status.GetSuccess() || status.GetErrorMsg() != "Failed to subscribe: subscription ack timed out" {
+					t.Errorf("got %v", status)
+				}
+			}
+		}
+		node.HoldSubscriptions(false)
+		if ack, _ := conv.command(state); len(ack.GetRoutesStatus()) != 2 || routesOver(node, "link-1") != 2 {
+			t.Errorf("when the datapath answers again: %v", ack)
+		}
+	})
+}

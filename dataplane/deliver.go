@@ -85,14 +85,22 @@ func (c *courier) deliver(from *memoryDatapath, key nameKey) Delivery {
 // peers have it from the first.
 func (c *courier) forward(d *memoryDatapath, key nameKey, in *port) (arrived bool) {
 	c.next = c.next[:0]
-	fromPeer := in != nil && in.view.Type == peer
 	for _, e := range d.table.matches(key) {
 		arrived = arrived || e.apps() > 0
 		for p := range e.ports() {
-			if p == in || p.other == nil || fromPeer && p.view.Type == peer || slices.Contains(c.next, p) {
-				continue
+			if p != in && p.other != nil && !slices.Contains(c.next, p) {
+				c.next = append(c.next, p)
 			}
-			c.next = append(c.next, p)
+		}
+	}
+	if in != nil && in.view.Type == peer {
+		return arrived
+	}
+	for _, t := range d.exchange.matches(key) {
+		for _, p := range d.peers {
+			if slices.Contains(t.by, p.other.owner) && !slices.Contains(c.next, p) {
+				c.next = append(c.next, p)
+			}
 		}
 	}
 	return arrived

@@ -1,10 +1,40 @@
 package dataplane
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 )
+
+// subscriptionTimeout bounds a controller's wait for the datapath's word on a
+// subscription.
+const subscriptionTimeout = 30 * time.Second
+
+var errSubscriptionTimeout = errors.New("subscription ack timed out")
+
+// HoldSubscriptions makes the node's datapath keep quiet about subscriptions that
+// its controller asks for: the controller waits and reports each as failed.
+func (n *Node) HoldSubscriptions(on bool) { n.datapathHeld.set(on) }
+
+// subscriptionWait is until when a subscription asked for now may wait.
+func (c *controller) subscriptionWait() time.Time { return time.Now().Add(subscriptionTimeout) }
+
+// awaitDatapath returns when the datapath answers, or an error at the time given.
+func (c *controller) awaitDatapath(until time.Time) error {
+	if c.node.datapathHeld.open() {
+		return c.ctx.Err()
+	}
+	ctx, cancel := context.WithDeadline(c.ctx, until)
+	defer cancel()
+	err := c.node.datapathHeld.pass(ctx)
+	if errors.Is(err, context.DeadlineExceeded) {
+		return errSubscriptionTimeout
+	}
+	return err
+}
 
 // SetEndpoints gives a stopped node other endpoints, as a changed configuration
 // does; ErrRunning if its process runs.
@@ -45,6 +75,36 @@ func (w *Network) Break(linkID string) bool {
 		}
 	}
 	return broken
+}
+
+// Forget makes the node lose every route that it was told to set, without a word;
+// its links stay.
+func (n *Node) Forget() {
+	if c := n.process.Load(); c != nil {
+		c.forgetRoutes()
+		n.datapath.forgetRoutes()
+	}
+}
+
+func (c *controller) forgetRoutes() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	clear(c.tracked)
+}
+
+func (d *memoryDatapath) forgetRoutes() {
+	d.network.mu.Lock()
+	defer d.network.mu.Unlock()
+	for _, p := range d.ports {
+		if p.view.Type != remote {
+			continue
+		}
+		for e := range p.names { // any order: nobody is told
+			e.drop(p)
+			d.settle(e)
+		}
+		clear(p.names)
+	}
 }
 
 // Doubled lists the routes over links that a node was told to set twice on one

@@ -13,7 +13,7 @@ func TestFleet(t *testing.T) {
 		t := cp.t
 		fleet, err := NewFleet(FleetOptions{
 			Groups: 2, NodesPerGroup: 3, Names: 4, Network: network,
-			Node: NodeOptions{Servers: []string{"stub"}, Dialer: cp.dial},
+			Node: NodeOptions{Servers: []Server{{"stub"}}, Dialer: cp.dial},
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -4,7 +4,10 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"runtime"
 	"slices"
+	"sync"
+	"sync/atomic"
 
 	dataplanepb "github.com/slim-cp/slim-cp/proto/dataplane/v1"
 )
@@ -56,18 +59,35 @@ func (w *Network) MatrixFrom(senders Senders) Matrix {
 	announcements := w.announced()
 	w.mu.RUnlock()
 	matrix := Matrix{Groups: slices.Sorted(maps.Keys(groups))}
-	var c courier
-	for _, announcement := range announcements {
-		w.mu.RLock()
-		announcers := announcement.present()
-		for _, group := range matrix.Groups {
-			if len(announcers) > 0 {
-				matrix.Cells = append(matrix.Cells, c.measure(group, groups[group], announcement.name, announcers))
+	cells := make([][]Cell, len(announcements)) // each by one of the workers
+	var next atomic.Int64
+	var workers sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		workers.Go(func() {
+			var c courier
+			for at := next.Add(1) - 1; at < int64(len(cells)); at = next.Add(1) - 1 {
+				cells[at] = w.measureAll(&c, announcements[at], matrix.Groups, groups)
 			}
-		}
-		w.mu.RUnlock()
+		})
 	}
+	workers.Wait()
+	matrix.Cells = slices.Concat(cells...)
 	return matrix
+}
+
+// measureAll sends messages to one name from all groups.
+func (w *Network) measureAll(c *courier, to *announcement, groups []string, senders map[string][]*memoryDatapath) []Cell {
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	announcers := to.present()
+	if len(announcers) == 0 {
+		return nil
+	}
+	cells := make([]Cell, 0, len(groups))
+	for _, group := range groups {
+		cells = append(cells, c.measure(group, senders[group], to.name, announcers))
+	}
+	return cells
 }
 
 // senders returns the running nodes by group, each in order. mu is held.

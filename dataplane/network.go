@@ -24,7 +24,8 @@ type Network struct {
 	listeners map[string]*memoryDatapath
 	datapaths map[string]*memoryDatapath // by full node id, running or not
 	nodes     map[string]*Node
-	sequence  uint64 // connections made so far
+	exchanges map[string]*exchange // by group
+	sequence  uint64               // connections made so far
 }
 
 // NetworkOptions are the settings of a Network.
@@ -41,6 +42,7 @@ func NewNetwork(options NetworkOptions) *Network {
 		listeners: make(map[string]*memoryDatapath),
 		datapaths: make(map[string]*memoryDatapath),
 		nodes:     make(map[string]*Node),
+		exchanges: make(map[string]*exchange),
 	}
 }
 
@@ -63,7 +65,9 @@ type memoryDatapath struct {
 	links    map[string][]*port // by link id, oldest first
 	freeID   uint64             // no id below it is free
 	app      *port              // the applications' connection; nil: none, or LOCAL
-	table    table
+	table    table[*entry]
+	exchange *exchange           // of the group
+	lastTold []*dataplanepb.Name // what the peers lose while the process ends
 }
 
 // port is one node's end of a connection.
@@ -87,6 +91,7 @@ func (w *Network) newDatapath(options NodeOptions) *memoryDatapath {
 		external: normalizeEndpoint(options.ExternalEndpoint),
 		tls:      options.TLSRequired,
 		appType:  options.appType(),
+		exchange: newExchange(),
 	}
 }
 
@@ -107,7 +112,7 @@ func (d *memoryDatapath) Start(observer Observer) error {
 	}
 	d.running, d.observer = true, observer
 	d.ports, d.peers, d.links, d.freeID = make(map[uint64]*port), nil, make(map[string][]*port), 1
-	d.app, d.table = nil, newTable()
+	d.app, d.table, d.exchange = nil, make(table[*entry]), w.exchangeOf(d.group)
 	for _, sibling := range w.siblings(d) {
 		w.join(d, sibling, ClientConfig{Endpoint: sibling.internal, LinkID: uuid.NewString(), Type: peer})
 	}
@@ -134,6 +139,7 @@ func (d *memoryDatapath) Stop() {
 	if !d.running {
 		return
 	}
+	d.lastTold = d.toldNames()
 	d.running, d.observer = false, nil
 	for _, address := range []string{d.internal, d.external} {
 		if w.listeners[address] == d {
@@ -143,7 +149,10 @@ func (d *memoryDatapath) Stop() {
 	for _, p := range d.sortedPorts() {
 		w.close(p)
 	}
-	d.app, d.table = nil, newTable()
+	for _, name := range d.lastTold {
+		d.exchange.tell(d, name, false)
+	}
+	d.app, d.table, d.lastTold = nil, make(table[*entry]), nil
 }
 
 // Connect implements Datapath.
@@ -172,7 +181,7 @@ func (d *memoryDatapath) reachableFrom(from *memoryDatapath, address string) boo
 	return address == d.external || from.group == d.group
 }
 
-// join makes a connection and lets peers tell each other their names. mu is held.
+// join makes a connection. mu is held.
 func (w *Network) join(source, target *memoryDatapath, config ClientConfig) {
 	w.sequence++
 	near := source.addPort(Connection{
@@ -182,10 +191,6 @@ func (w *Network) join(source, target *memoryDatapath, config ClientConfig) {
 		Type: config.Type, Direction: incoming, LinkID: config.LinkID, Peer: source.id, Config: "{}",
 	})
 	near.other, far.other = far, near
-	if config.Type == peer {
-		source.shareAll(near)
-		target.shareAll(far)
-	}
 }
 
 // addPort enters a connection under the lowest free id; ids are used again.
@@ -254,6 +259,9 @@ func (d *memoryDatapath) dropPort(p *port) {
 		delete(d.links, p.view.LinkID)
 	}
 	var lost []*dataplanepb.Name
+	if p.view.Type == peer && d.observer != nil {
+		lost = p.other.owner.toldNames()
+	}
 	for _, e := range slices.SortedFunc(maps.Keys(p.names), compareEntries) {
 		lost = append(lost, e.name)
 		e.drop(p)

@@ -58,7 +58,9 @@ type NodeOptions struct {
 	// credentials for when a link asks for some.
 	OutboundCredentials []string
 
-	Servers []string    // control plane, "host:port" each, tried in order at every connect
+	// Servers are the control planes. The node registers with each of them, sends
+	// its notices to all and obeys all.
+	Servers []Server
 	TLS     *tls.Config // nil: plain TCP
 	// Dialer replaces TCP to Servers, with TLS still on top of it.
 	Dialer      func(ctx context.Context, address string) (net.Conn, error)
@@ -68,6 +70,10 @@ type NodeOptions struct {
 
 	Logger hclog.Logger // nil: silent
 }
+
+// Server is the endpoint of one control plane: the addresses behind its name,
+// "host:port" each, tried in order at every connect.
+type Server []string
 
 func (o NodeOptions) fullID() string {
 	if o.Group == "" {
@@ -93,6 +99,8 @@ type Node struct {
 	dropAcks   atomic.Bool
 	loseClaims atomic.Bool
 	stall      gate
+	// datapathHeld: the datapath does not answer its controller.
+	datapathHeld gate
 
 	lifecycle sync.Mutex // serialises Start, Kill and changes of the names
 	names     []*dataplanepb.Name
@@ -103,6 +111,9 @@ type Node struct {
 func (w *Network) NewNode(options NodeOptions) (*Node, error) {
 	if options.ID == "" {
 		return nil, errors.New("a node needs an id")
+	}
+	if slices.ContainsFunc(options.Servers, func(s Server) bool { return len(s) == 0 }) {
+		return nil, fmt.Errorf("node %s: a control plane without an address: want at least one, \"host:port\"", options.fullID())
 	}
 	if options.Logger == nil {
 		options.Logger = hclog.NewNullLogger()
@@ -192,8 +203,8 @@ func (n *Node) Names() []*dataplanepb.Name {
 	return slices.Clone(n.names)
 }
 
-// Deregister says goodbye on the node's own stream, obeys what still comes until
-// the answer, and ends the process, also without one.
+// Deregister says goodbye on each of the node's streams, obeys what still comes
+// until the answer, and ends the process, also without one.
 func (n *Node) Deregister(ctx context.Context) error {
 	c := n.process.Load()
 	if c == nil {
@@ -207,7 +218,8 @@ func (n *Node) Deregister(ctx context.Context) error {
 	return nil
 }
 
-// Phase is where a node stands with its control plane.
+// Phase is where a node stands with its control plane; with several, with the one
+// that it is furthest from.
 type Phase string
 
 // The phases of a node.
@@ -228,8 +240,8 @@ func (n *Node) Phase() Phase {
 	return Stopped
 }
 
-// GaveUp returns why the node will never talk to a control plane again, ErrStart
-// to ErrPanicked, or nil.
+// GaveUp returns why the node will never talk to one of its control planes again,
+// ErrStart to ErrPanicked, or nil.
 func (n *Node) GaveUp() error {
 	if c := n.process.Load(); c != nil {
 		_, _, failure := c.status()
@@ -243,7 +255,7 @@ func (n *Node) Panicked() bool {
 	return errors.Is(n.GaveUp(), ErrPanicked)
 }
 
-// WaitRegistered waits until the node is registered. It fails at once when the
+// WaitRegistered waits until the node is registered with every control plane. It fails at once when the
 // node gives up or is stopped.
 func (n *Node) WaitRegistered(ctx context.Context) error {
 	c := n.process.Load()
@@ -274,11 +286,11 @@ func (n *Node) Connections() []Connection { return n.datapath.Connections() }
 // Table returns the node's forwarding table.
 func (n *Node) Table() []TableEntry { return n.datapath.Table() }
 
-// CloseStream cuts the node's control stream, as a broken network does. A
+// CloseStream cuts the node's control streams, as a broken network does. A
 // registered node reconnects at once.
 func (n *Node) CloseStream() {
 	if c := n.process.Load(); c != nil {
-		c.cutStream()
+		c.cutStreams()
 	}
 }
 
@@ -311,6 +323,12 @@ func (g *gate) set(shut bool) {
 		close(g.opened)
 		g.opened = nil
 	}
+}
+
+func (g *gate) open() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.opened == nil
 }
 
 // pass blocks while the gate is shut. It returns early, with the context's

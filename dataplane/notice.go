@@ -45,13 +45,20 @@ func (c *controller) ConnectionLost(names []*dataplanepb.Name) {
 	}
 }
 
-// notify sends a notice without waiting. What the stream does not take now is
-// queued until the next registration; beyond the bound the oldest is lost.
+// notify sends a notice to every control plane, without waiting. What no stream
+// takes now is queued until the next registration; beyond the bound the oldest is
+// lost.
 func (c *controller) notify(command *controllerpb.ConfigurationCommand) {
 	message := commandMessage(command)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.session != nil && c.session.offer(message) {
+	taken := false
+	for _, ch := range c.channels {
+		if ch.session != nil && ch.session.offer(message) {
+			taken = true
+		}
+	}
+	if taken {
 		return
 	}
 	if len(c.queue) == queueSize {

@@ -47,12 +47,12 @@ type received struct {
 // connect opens a stream and waits for its response headers, as nodes do before
 // they send anything. Only a failing network connection is tried again, for
 // ever; what fails after it is the caller's error. TLS is part of the connection.
-func (c *controller) connect() (*session, error) {
-	conn, err := c.dial()
+func (ch *channel) connect() (*session, error) {
+	conn, err := ch.dial()
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithCancel(c.ctx)
+	ctx, cancel := context.WithCancel(ch.c.ctx)
 	s := &session{
 		ctx:      ctx,
 		cancel:   cancel,
@@ -60,7 +60,7 @@ func (c *controller) connect() (*session, error) {
 		incoming: make(chan received),
 		outbox:   make(chan *controllerpb.ControlMessage, outboxSize),
 	}
-	if err := s.open(c.node.options.DialOptions); err != nil {
+	if err := s.open(ch.c.node.options.DialOptions); err != nil {
 		s.close()
 		return nil, err
 	}
@@ -104,27 +104,27 @@ func (s *session) open(options []grpc.DialOption) error {
 	return nil
 }
 
-// dial reaches the first address that answers, and goes on trying for ever.
-func (c *controller) dial() (net.Conn, error) {
+// dial reaches the first of the addresses that answers, and goes on trying for ever.
+func (ch *channel) dial() (net.Conn, error) {
 	for retry := uint64(1); ; retry++ {
-		for _, address := range c.node.options.Servers {
-			conn, err := c.dialAddress(address)
+		for _, address := range ch.server {
+			conn, err := ch.dialAddress(address)
 			if err == nil {
 				return conn, nil
 			}
-			c.node.logger.Trace("control plane not reached", "address", address, "error", err)
+			ch.c.node.logger.Trace("control plane not reached", "address", address, "error", err)
 		}
 		pause, _ := (Backoff{}).wait(retry)
-		if !sleep(c.ctx, pause) {
-			return nil, c.ctx.Err()
+		if !sleep(ch.c.ctx, pause) {
+			return nil, ch.c.ctx.Err()
 		}
 	}
 }
 
-func (c *controller) dialAddress(address string) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(c.ctx, dialTimeout)
+func (ch *channel) dialAddress(address string) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ch.c.ctx, dialTimeout)
 	defer cancel()
-	options := c.node.options
+	options := ch.c.node.options
 	dialer := options.Dialer
 	if dialer == nil {
 		dialer = func(ctx context.Context, address string) (net.Conn, error) {
@@ -150,35 +150,35 @@ func (c *controller) dialAddress(address string) (net.Conn, error) {
 
 // openSession makes the session the one that notices go to. What was queued
 // follows right behind the registration.
-func (c *controller) openSession(s *session, registration *controllerpb.ControlMessage) {
-	c.mu.Lock()
-	first := append([]*controllerpb.ControlMessage{registration}, c.queue...)
-	c.queue = nil
-	c.session = s
-	c.mu.Unlock()
+func (ch *channel) openSession(s *session, registration *controllerpb.ControlMessage) {
+	ch.c.mu.Lock()
+	first := append([]*controllerpb.ControlMessage{registration}, ch.c.queue...)
+	ch.c.queue = nil
+	ch.session = s
+	ch.c.mu.Unlock()
 	s.tasks.Go(func() { s.transmit(first) })
 }
 
 // closeSession ends the current session, if any.
-func (c *controller) closeSession() {
-	c.mu.Lock()
-	s := c.session
-	c.session = nil
-	c.mu.Unlock()
+func (ch *channel) closeSession() {
+	ch.c.mu.Lock()
+	s := ch.session
+	ch.session = nil
+	ch.c.mu.Unlock()
 	if s != nil {
 		s.close()
 	}
 }
 
-func (c *controller) currentSession() *session {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.session
+func (ch *channel) currentSession() *session {
+	ch.c.mu.Lock()
+	defer ch.c.mu.Unlock()
+	return ch.session
 }
 
-// cutStream breaks the connection under the current session.
-func (c *controller) cutStream() {
-	if s := c.currentSession(); s != nil {
+// cut breaks the connection under the current session.
+func (ch *channel) cut() {
+	if s := ch.currentSession(); s != nil {
 		s.conn.Close() //nolint:errcheck // nothing is expected of it any more
 	}
 }

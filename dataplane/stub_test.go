@@ -131,7 +131,7 @@ func (cp *stub) latest() *conversation {
 // start adds a node to the network and starts it.
 func (cp *stub) start(network *Network, options NodeOptions, names ...*dataplanepb.Name) *Node {
 	cp.t.Helper()
-	options.Servers, options.Dialer = []string{"stub"}, cp.dial
+	options.Servers, options.Dialer = []Server{{"stub"}}, cp.dial
 	if options.Endpoint == "" {
 		options.Endpoint = options.ID + "." + options.Group + ".internal:1"
 		options.ExternalEndpoint = options.ID + "." + options.Group + ".example:1"

@@ -12,12 +12,15 @@ import (
 	dataplanepb "github.com/slim-cp/slim-cp/proto/dataplane/v1"
 )
 
-// table is a forwarding table: which names are reached over which connections.
-// The instances of a name are in the order of their keys. A fleet's tables hold
-// an entry for each node and name, so they are kept small.
-type table map[prefix][]*entry
+// table holds names, those with the same strings in the order of their keys.
+type table[E keyed] map[prefix][]E
 
-// entry is one name of a table. It exists while somebody subscribes to it.
+// keyed is one name of a table.
+type keyed interface{ key() nameKey }
+
+// entry is one name of a node's forwarding table, reached over anything but
+// peers: what those tell is in the exchange. It exists while somebody subscribes
+// to it.
 type entry struct {
 	name    *dataplanepb.Name
 	local   int      // subscriptions of in-process applications
@@ -31,31 +34,30 @@ type record struct {
 	id   uint64
 }
 
-func newTable() table {
-	return make(table)
+func (e *entry) key() nameKey { return keyOf(e.name) }
+
+func (t table[E]) search(key nameKey) (at int, found bool) {
+	return slices.BinarySearchFunc(t[key.prefix], key, func(e E, key nameKey) int { return compareKeys(e.key(), key) })
 }
 
-func (t table) search(key nameKey) (at int, found bool) {
-	return slices.BinarySearchFunc(t[key.prefix], key, func(e *entry, key nameKey) int { return compareKeys(keyOf(e.name), key) })
-}
-
-func (t table) find(key nameKey) *entry {
-	if at, found := t.search(key); found {
+// find returns nil, the zero value, for a name that is not there.
+func (t table[E]) find(key nameKey) (found E) {
+	if at, ok := t.search(key); ok {
 		return t[key.prefix][at]
 	}
-	return nil
+	return found
 }
 
-func (t table) ensure(name *dataplanepb.Name) *entry {
-	key := keyOf(name)
+// ensure returns the entry of a name, made by add if there is none.
+func (t table[E]) ensure(key nameKey, add func() E) E {
 	at, found := t.search(key)
 	if !found {
-		t[key.prefix] = slices.Insert(t[key.prefix], at, &entry{name: name})
+		t[key.prefix] = slices.Insert(t[key.prefix], at, add())
 	}
 	return t[key.prefix][at]
 }
 
-func (t table) remove(key nameKey) {
+func (t table[E]) remove(key nameKey) {
 	if at, found := t.search(key); found {
 		t[key.prefix] = slices.Delete(t[key.prefix], at, at+1)
 	}
@@ -66,7 +68,7 @@ func (t table) remove(key nameKey) {
 
 // matches returns the entries that a message to the name goes to: without an
 // instance all instances of it, otherwise that one only.
-func (t table) matches(key nameKey) []*entry {
+func (t table[E]) matches(key nameKey) []E {
 	if !key.hasInstance() {
 		return t[key.prefix]
 	}
@@ -77,16 +79,16 @@ func (t table) matches(key nameKey) []*entry {
 }
 
 // sorted returns all entries in the order of their keys.
-func (t table) sorted() []*entry {
-	var all []*entry
+func (t table[E]) sorted() []E {
+	var all []E
 	for _, instances := range t {
 		all = append(all, instances...)
 	}
-	slices.SortFunc(all, compareEntries)
+	slices.SortFunc(all, func(a, b E) int { return compareKeys(a.key(), b.key()) })
 	return all
 }
 
-func compareEntries(a, b *entry) int { return compareKeys(keyOf(a.name), keyOf(b.name)) }
+func compareEntries(a, b *entry) int { return compareKeys(a.key(), b.key()) }
 
 func sortedKeys[V any](m map[nameKey]V) []nameKey {
 	return slices.SortedFunc(maps.Keys(m), compareKeys)
@@ -126,15 +128,13 @@ func (e *entry) drop(p *port) {
 	e.records = slices.DeleteFunc(e.records, func(r record) bool { return r.port == p })
 }
 
-// upstream reports whether the peers must know the name: they learn what the
-// node reaches itself or over links, never what another peer told it.
-func (e *entry) upstream() bool {
-	return e.local > 0 || slices.ContainsFunc(e.records, func(r record) bool { return r.port.view.Type != peer })
-}
+// upstream reports whether the node reaches the name itself: its peers must know
+// such names. What a peer told is not passed on to another one.
+func (e *entry) upstream() bool { return e.local > 0 || len(e.records) > 0 }
 
 // record adds one subscription to a connection.
 func (d *memoryDatapath) record(p *port, name *dataplanepb.Name, id uint64) {
-	e := d.table.ensure(name)
+	e := d.ensure(name)
 	at := len(e.records)
 	for at > 0 && e.records[at-1].port.view.ID > p.view.ID {
 		at--
@@ -168,41 +168,22 @@ func appLinkID(fullID string) string {
 	return uuid.NewSHA1(uuid.NameSpaceOID, []byte("applications of "+fullID)).String()
 }
 
+func (d *memoryDatapath) ensure(name *dataplanepb.Name) *entry {
+	return d.table.ensure(keyOf(name), func() *entry { return &entry{name: name} })
+}
+
 // settle brings the peers up to date after a change of an entry and drops the
 // entry when nobody subscribes any more. A dying process tells its peers nothing:
 // they see the connection end.
 func (d *memoryDatapath) settle(e *entry) {
-	if now := e.upstream(); now != e.shared && d.running {
+	now := e.upstream()
+	if now != e.shared && d.running {
 		e.shared = now
-		for _, p := range d.peers {
-			share(p, e.name, now)
-		}
+		d.exchange.tell(d, e.name, now)
 	}
-	if e.local == 0 && len(e.records) == 0 {
-		d.table.remove(keyOf(e.name))
+	if !now {
+		d.table.remove(e.key())
 	}
-}
-
-// shareAll tells a new peer every name that it must know.
-func (d *memoryDatapath) shareAll(p *port) {
-	for _, e := range d.table.sorted() {
-		if e.shared {
-			share(p, e.name, true)
-		}
-	}
-}
-
-// peerRecord is the subscription id of what a peer told; there is one per name.
-const peerRecord = 0
-
-func share(p *port, name *dataplanepb.Name, present bool) {
-	other := p.other.owner
-	if present {
-		other.record(p.other, name, peerRecord)
-		return
-	}
-	// The other end has no record if the connection is being torn down.
-	_ = other.erase(p.other, name, peerRecord)
 }
 
 // Subscribe implements Datapath.
@@ -237,7 +218,7 @@ func (d *memoryDatapath) AttachName(name *dataplanepb.Name) {
 		return
 	}
 	if d.appType == local {
-		e := d.table.ensure(name)
+		e := d.ensure(name)
 		known := e.upstream()
 		e.local++
 		d.settle(e)
@@ -291,25 +272,44 @@ func (d *memoryDatapath) Table() []TableEntry {
 	d.network.mu.RLock()
 	defer d.network.mu.RUnlock()
 	var entries []TableEntry
+	seen := make(map[nameKey]int, len(d.table))
 	for _, e := range d.table.sorted() {
-		entries = append(entries, TableEntry{Name: e.name, Connections: e.connections()})
+		seen[e.key()] = len(entries)
+		entries = append(entries, TableEntry{Name: e.name, Connections: e.connections(nil)})
 	}
+	for _, t := range d.exchange.sorted() {
+		peers := d.peersAmong(t.by)
+		if len(peers) == 0 {
+			continue
+		}
+		if at, ok := seen[t.key()]; ok {
+			entries[at].Connections = d.table.find(t.key()).connections(peers)
+			continue
+		}
+		entries = append(entries, TableEntry{Name: t.name, Connections: (&entry{}).connections(peers)})
+	}
+	slices.SortFunc(entries, func(a, b TableEntry) int { return compareKeys(keyOf(a.Name), keyOf(b.Name)) })
 	return entries
 }
 
 // connections lists an entry's connections as nodes do: in-process
 // applications, links, peers, applications behind connections.
-func (e *entry) connections() []Connection {
+func (e *entry) connections(peers []*port) []Connection {
 	var connections []Connection
 	if e.local > 0 {
 		connections = append(connections, Connection{Type: local, Direction: outgoing, Config: "{}"})
 	}
-	for _, kind := range []controllerpb.ConnectionType{remote, peer, edge} {
+	add := func(kind controllerpb.ConnectionType) {
 		for p := range e.ports() {
 			if p.view.Type == kind {
 				connections = append(connections, p.view)
 			}
 		}
 	}
+	add(remote)
+	for _, p := range peers {
+		connections = append(connections, p.view)
+	}
+	add(edge)
 	return connections
 }

@@ -55,7 +55,7 @@ func TestFailedHandshakesAreTriedAgain(t *testing.T) {
 		t.Cleanup(func() { <-served })
 		reset := true
 		node, err := network.NewNode(NodeOptions{
-			ID: "node-1", Group: "a", Servers: []string{"cp.example:50052"}, TLS: client,
+			ID: "node-1", Group: "a", Servers: []Server{{"cp.example:50052"}}, TLS: client,
 			Dialer: func(ctx context.Context, _ string) (net.Conn, error) {
 				if reset {
 					near, far := net.Pipe()
@@ -92,7 +92,7 @@ func TestServersAreTriedInOrder(t *testing.T) {
 		t := cp.t
 		var tried []string
 		node, err := network.NewNode(NodeOptions{
-			ID: "node-1", Group: "a", Servers: []string{"first:1", "second:1", "third:1"},
+			ID: "node-1", Group: "a", Servers: []Server{{"first:1", "second:1", "third:1"}},
 			Dialer: func(ctx context.Context, address string) (net.Conn, error) {
 				tried = append(tried, address)
 				if address == "first:1" {

@@ -3,6 +3,7 @@ package reconciler_test
 import (
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -28,13 +29,13 @@ func TestMalformedAnswersHoldUpNobody(t *testing.T) {
 			nil, {}, {Name: &dataplanepb.Name{}},
 			{Name: &dataplanepb.Name{Name: half.Name}}, {Name: &dataplanepb.Name{StrName: half.StrName}},
 		}
-		answers := 0
+		var answers atomic.Int64
 		w.Taps.Set(func(call *southbound.Call) func(*southbound.Answer) {
 			if call.NodeID != b.ID() {
 				return nil
 			}
 			return func(answer *southbound.Answer) {
-				answers++
+				answers.Add(1)
 				if answer.Ack != nil {
 					answer.Ack.RoutesStatus = append(answer.Ack.RoutesStatus, nil, &controllerpb.RouteAck{ErrorMsg: "no route"})
 					answer.Ack.ConnectionsStatus = append(answer.Ack.ConnectionsStatus, nil, &controllerpb.ConnectionAck{})
@@ -55,7 +56,7 @@ func TestMalformedAnswersHoldUpNobody(t *testing.T) {
 		b.Announce(world.Name("y"))
 		b.CloseStream()
 		w.Converge()
-		if answers == 0 {
+		if answers.Load() == 0 {
 			t.Error("no answer was malformed")
 		}
 		w.Taps.Set(nil)

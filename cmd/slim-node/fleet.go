@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -47,7 +46,8 @@ nodes of their group. Prints "fleet started" when all nodes are registered.`,
 	set.IntVar(&flags.nodesPerGroup, "nodes-per-group", 1, "nodes in each group")
 	set.IntVar(&flags.names, "names", 1, "names announced in each group")
 	set.StringVar(&flags.groupPrefix, "group-prefix", "group-", "start of the groups' names; a number follows")
-	set.StringSliceVar(&flags.servers, "server", []string{"127.0.0.1:50052"}, "control plane HOST:PORT; several are tried in order")
+	set.StringArrayVar(&flags.servers, "server", []string{"127.0.0.1:50052"},
+		"control plane HOST:PORT[,HOST:PORT...]; addresses after a comma are tried in order; nodes register with each --server")
 	set.StringVar(&flags.ca, "tls-ca", "", "PEM file with the CA of the control plane; empty: plain TCP")
 	set.StringVar(&flags.control, "control", "", "unix socket for slim-node ctl")
 	set.StringVar(&flags.topology, "topology", "mesh", `what the matrix allows: "mesh" or "star:HUB" (all groups reach each other), or "segments:HUB" (each group and HUB only)`)
@@ -100,13 +100,9 @@ func (f fleetFlags) options() (dataplane.FleetOptions, error) {
 	if f.reconnect != "real" && f.reconnect != "forever" {
 		return dataplane.FleetOptions{}, fmt.Errorf(`--reconnect %q: want "real" or "forever"`, f.reconnect)
 	}
-	if len(f.servers) == 0 {
-		return dataplane.FleetOptions{}, errors.New("--server is empty: want HOST:PORT")
-	}
-	for _, server := range f.servers {
-		if _, _, err := net.SplitHostPort(server); err != nil {
-			return dataplane.FleetOptions{}, fmt.Errorf("--server %q: want HOST:PORT", server)
-		}
+	servers, err := parseServers(f.servers)
+	if err != nil {
+		return dataplane.FleetOptions{}, err
 	}
 	security, err := loadCA(f.ca)
 	if err != nil {
@@ -118,12 +114,27 @@ func (f fleetFlags) options() (dataplane.FleetOptions, error) {
 		Names:         f.names,
 		GroupPrefix:   f.groupPrefix,
 		Node: dataplane.NodeOptions{
-			Servers:          f.servers,
+			Servers:          servers,
 			TLS:              security,
 			ReconnectForever: f.reconnect == "forever",
 			Logger:           hclog.New(&hclog.LoggerOptions{Name: "slim-node", Level: level, Output: os.Stderr}),
 		},
 	}, nil
+}
+
+// parseServers reads the control planes, each a list of addresses.
+func parseServers(texts []string) ([]dataplane.Server, error) {
+	var servers []dataplane.Server
+	for _, text := range texts {
+		server := dataplane.Server(strings.Split(text, ","))
+		for _, address := range server {
+			if _, _, err := net.SplitHostPort(address); err != nil {
+				return nil, fmt.Errorf("--server %q: want HOST:PORT", address)
+			}
+		}
+		servers = append(servers, server)
+	}
+	return servers, nil
 }
 
 func loadCA(file string) (*tls.Config, error) {

@@ -68,9 +68,9 @@ func TestScenario08NamesOfAKilledNodeGoAway(t *testing.T) {
 		l := startLab(t, mesh)
 		nodes := l.start(t, l.spec(t, "a", "node-a"), leave.spec(t, l, l.spec(t, "b", "node-b")))
 		a, b := nodes[0], nodes[1]
-		startApp(t, b, bob)
+		other := startApp(t, b, bob)
 		l.wantRouted(t, a, b, bob)
-		leave.of(t, b)
+		leave.of(t, b, other)
 		l.WaitDeleted(t, bob)
 		l.WaitForgotten(t, bob)
 	})

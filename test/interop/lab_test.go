@@ -89,25 +89,30 @@ func (l *lab) siblings(t *testing.T, group string) (first, second nodeSpec) {
 type departure struct {
 	// spec makes a node able to leave in this way.
 	spec func(t *testing.T, l *lab, spec nodeSpec) nodeSpec
-	// of ends a node made by spec.
-	of func(t *testing.T, n *node)
+	// of ends a node made by spec. The names that it takes along are those of the
+	// applications given, which are on it.
+	of func(t *testing.T, n *node, apps ...*app)
 }
 
 // eachDeparture runs a scenario with a killed node and with one that said
 // farewell. Nodes do not say it by themselves: for them it comes from a relay on
-// their stream.
+// their stream, or from a simulated node that takes their place.
 func eachDeparture(t *testing.T, scenario func(t *testing.T, leave departure)) {
 	t.Helper()
+	plain := func(_ *testing.T, _ *lab, spec nodeSpec) nodeSpec { return spec }
 	t.Run("killed", func(t *testing.T) {
-		scenario(t, departure{
-			spec: func(_ *testing.T, _ *lab, spec nodeSpec) nodeSpec { return spec },
-			of:   func(t *testing.T, n *node) { n.Kill(t) },
-		})
+		scenario(t, departure{spec: plain, of: func(t *testing.T, n *node, _ ...*app) { n.Kill(t) }})
 	})
 	t.Run("deregistered", func(t *testing.T) {
-		scenario(t, departure{spec: behindRelay, of: func(t *testing.T, n *node) {
+		scenario(t, departure{spec: behindRelay, of: func(t *testing.T, n *node, _ ...*app) {
 			n.relay.deregister(t, n.nodeSpec)
 			n.Kill(t)
+		}})
+	})
+	t.Run("deregistered by a stand-in", func(t *testing.T) {
+		scenario(t, departure{spec: plain, of: func(t *testing.T, n *node, apps ...*app) {
+			n.Kill(t)
+			standIn(t, n.nodeSpec, apps)
 		}})
 	})
 }

@@ -96,10 +96,10 @@ func ReplicaName(replicaID string) string {
 
 // change makes one change of Raft's configuration, with a deadline that the
 // library does not have.
-func (r *Replica) change(ctx context.Context, what string, make func() raft.IndexFuture) error {
+func (r *Replica) change(ctx context.Context, what string, apply func() raft.IndexFuture) error {
 	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
 	defer cancel()
-	err := r.calls.await(ctx, func() error { return make().Error() })
+	err := r.calls.await(ctx, func() error { return apply().Error() })
 	switch {
 	case err == nil:
 		return nil

@@ -61,7 +61,7 @@ func outcomeFromProto(message *slimcppb.Outcome) outcome {
 		return outcome{result: result}
 	}
 	for _, known := range proposalErrors {
-		if known.code == message.GetError() && known.err != ErrUnknownOutcome {
+		if known.code == message.GetError() && known.code != slimcppb.ProposalError_PROPOSAL_ERROR_UNKNOWN {
 			return outcome{err: &remoteError{text: message.GetMessage(), kind: known.err}}
 		}
 	}

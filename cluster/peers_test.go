@@ -57,7 +57,7 @@ func (n *network) listen(tb testing.TB, name string) net.Listener {
 func (n *network) dial(from string) func(context.Context, string, string) (net.Conn, error) {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		n.mu.Lock()
-		real, known := n.addresses[address]
+		target, known := n.addresses[address]
 		cut := n.cut[[2]string{from + ":1", address}]
 		n.mu.Unlock()
 		if !known {
@@ -71,7 +71,7 @@ func (n *network) dial(from string) func(context.Context, string, string) (net.C
 		if err := n.awaitThaw(ends, ctx.Done()); err != nil {
 			return nil, err
 		}
-		conn, err := (&net.Dialer{}).DialContext(ctx, network, real)
+		conn, err := (&net.Dialer{}).DialContext(ctx, network, target)
 		if err != nil {
 			return nil, err
 		}

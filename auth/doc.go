@@ -1,5 +1,8 @@
-// Package auth checks the tokens by which nodes prove that they belong to a
-// group: nodes and control plane share a secret, one per group.
+// Package auth checks what proves that somebody is who they say, and makes the
+// transport security of listeners out of configuration.
+//
+// Nodes prove by tokens that they belong to a group: nodes and control plane share
+// a secret, one per group.
 //
 // A token has five parts with ":" between them,
 //

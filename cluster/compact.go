@@ -50,6 +50,11 @@ func compactLog(path string, minimum int64, logger hclog.Logger) error {
 // copyLog reports whether it made a copy: it does if more than half of the file is
 // free.
 func copyLog(to, from string) (done bool, err error) {
+	defer func() {
+		if reason := recover(); reason != nil { // so does bbolt over a damaged file
+			done, err = false, fmt.Errorf("the file is damaged: %v", reason)
+		}
+	}()
 	options := *boltOptions()
 	options.PreLoadFreelist = true
 	source, err := bbolt.Open(from, 0o600, &options)

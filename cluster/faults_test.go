@@ -19,49 +19,16 @@ import (
 // The public faults of the Raft library, one test each. Where the library still
 // has the fault the test also runs without the remedy, and must see it.
 
-// flakyLogs fails its writes for a moment again and again while it is on.
-type flakyLogs struct {
-	raft.LogStore
-	mu sync.Mutex
-	on bool
-	at int
-}
-
-func (f *flakyLogs) wrap(logs raft.LogStore) raft.LogStore {
-	f.LogStore = logs
-	return f
-}
-
-func (f *flakyLogs) set(on bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.on = on
-}
-
-func (f *flakyLogs) StoreLog(log *raft.Log) error { return f.StoreLogs([]*raft.Log{log}) }
-
-func (f *flakyLogs) StoreLogs(logs []*raft.Log) error {
-	f.mu.Lock()
-	f.at++
-	refuse := f.on && f.at%4 == 0
-	f.mu.Unlock()
-	if refuse {
-		return errors.New("no space left on device")
-	}
-	return f.LogStore.StoreLogs(logs)
-}
-
-// load proposes through a replica from several callers until it is stopped.
+// load keeps Raft busy with many entries at a time until it is stopped. They are
+// empty: what is in them does not matter.
 func load(t *testing.T, replica *cluster.Replica) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	var callers sync.WaitGroup
-	for caller := range 8 {
+	for range 32 {
 		callers.Go(func() {
-			for i := 0; ctx.Err() == nil; i++ {
-				patient, cancel := context.WithTimeout(ctx, 2*time.Second)
-				_, _ = replica.Propose(patient, registerNamed("load", uint64(caller*1_000_000+i+1)))
-				cancel()
+			for ctx.Err() == nil {
+				_ = replica.Raft().Apply(nil, time.Second).Error()
 			}
 		})
 	}
@@ -92,19 +59,25 @@ func TestFollowerThatRefusedEntriesIsLeftBehindByTheLibrary(t *testing.T) {
 func stuckFollower(t *testing.T, attempts int, change func(*cluster.Options)) bool {
 	t.Helper()
 	e := newEnsemble(t)
-	flaky := &flakyLogs{}
-	e.start("a", change)
-	e.start("b", change, func(o *cluster.Options) { *o = o.WithLogs(flaky.wrap) })
-	e.start("c", change)
+	disk := &faultyLogs{}
+	steady := func(o *cluster.Options) { // an election would free the follower
+		o.Timings = cluster.Timings{Heartbeat: time.Second, Election: time.Second, LeaderLease: 500 * time.Millisecond}
+	}
+	e.start("a", steady, change)
+	e.start("b", steady, change, func(o *cluster.Options) { *o = o.WithLogs(disk.wrap) })
+	e.start("c", steady, change)
 	e.unite("a", "b", "c")
 	e.waitVoters("a", "b", "c")
 	e.transfer("a")
 	for attempt := range attempts {
 		stop := load(t, e.replicas["a"])
-		flaky.set(true)
-		<-time.After(time.Second)
+		for range 4 {
+			<-time.After(200 * time.Millisecond)
+			disk.setFailure(errors.New("no space left on device"))
+			<-time.After(50 * time.Millisecond)
+			disk.setFailure(nil)
+		}
 		stop()
-		flaky.set(false)
 		result := propose(t, e.replicas["a"], registerNamed("last", uint64(attempt+1)))
 		if !reaches(e.replicas["b"], result.Index, 3*time.Second) {
 			return true
@@ -123,6 +96,7 @@ const (
 // as the fault was seen.
 func inProcess(t *testing.T, seen func() bool) {
 	t.Helper()
+	t.Parallel()
 	if os.Getenv(faultProcess) != "" {
 		if seen() {
 			os.Exit(faultSeen)

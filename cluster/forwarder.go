@@ -17,6 +17,8 @@ import (
 const (
 	// forwardTimeout bounds one batch on its way to the leader and back.
 	forwardTimeout = 10 * time.Second
+	// refusalTime is how long a new attempt to connect may take to fail unseen.
+	refusalTime = 200 * time.Millisecond
 	// maxForwards batches are with the leader at a time; what comes meanwhile
 	// gathers for the next one.
 	maxForwards = 4
@@ -26,9 +28,10 @@ const (
 // that wait together in one call. Each is sent at most once: whether a call that
 // failed on the way had its effect is not known (rqlite/rqlite#1624).
 type forwarder struct {
-	// leader returns the connection to the leader, or ErrNoLeader or ErrNotLeader
-	// if there is none to send to.
-	leader func() (*grpc.ClientConn, error)
+	// withLeader calls with a connection to the leader that stands, and with a
+	// context that ends when another replica leads. It returns ErrNoLeader or
+	// ErrNotLeader if it could not call.
+	withLeader func(ctx context.Context, call func(context.Context, *grpc.ClientConn) error) error
 
 	slots   chan struct{}
 	wake    chan struct{}
@@ -41,8 +44,8 @@ type forwarder struct {
 	cause error     // of stop
 }
 
-func newForwarder(leader func() (*grpc.ClientConn, error)) *forwarder {
-	f := &forwarder{leader: leader, slots: make(chan struct{}, maxForwards), wake: make(chan struct{}, 1)}
+func newForwarder(withLeader func(context.Context, func(context.Context, *grpc.ClientConn) error) error) *forwarder {
+	f := &forwarder{withLeader: withLeader, slots: make(chan struct{}, maxForwards), wake: make(chan struct{}, 1)}
 	f.ctx, f.cancel = context.WithCancel(context.Background())
 	f.running.Go(f.run)
 	return f
@@ -137,24 +140,23 @@ func (f *forwarder) take() []*proposal {
 func (f *forwarder) send(batch []*proposal) {
 	ctx, cancel := context.WithTimeout(f.ctx, forwardTimeout)
 	defer cancel()
-	conn, err := f.leader()
-	if err == nil {
-		err = waitConnected(ctx, conn)
-	}
-	if err != nil {
-		f.finish(batch, outcome{err: err})
-		return
-	}
 	request := &slimcppb.ProposeRequest{Commands: make([][]byte, len(batch))}
 	for i, waiting := range batch {
 		request.Commands[i] = waiting.encoded
 	}
-	response, err := slimcppb.NewReplicaServiceClient(conn).Propose(ctx, request)
-	if err == nil && len(response.GetOutcomes()) != len(batch) {
-		err = errors.New("the leader answered in part")
-	}
+	var response *slimcppb.ProposeResponse
+	err := f.withLeader(ctx, func(ctx context.Context, conn *grpc.ClientConn) (err error) {
+		response, err = slimcppb.NewReplicaServiceClient(conn).Propose(ctx, request)
+		if err == nil && len(response.GetOutcomes()) != len(batch) {
+			err = errors.New("the leader answered in part")
+		}
+		if err != nil {
+			err = &UnknownOutcomeError{Cause: err}
+		}
+		return err
+	})
 	if err != nil {
-		f.finish(batch, outcome{err: &UnknownOutcomeError{Cause: err}})
+		f.finish(batch, outcome{err: err})
 		return
 	}
 	for i, waiting := range batch {
@@ -173,15 +175,29 @@ func (f *forwarder) finish(batch []*proposal, out outcome) {
 func waitConnected(ctx context.Context, conn *grpc.ClientConn) error {
 	ctx, cancel := context.WithTimeout(ctx, transportTimeout)
 	defer cancel()
+	attempted := false
 	for {
 		state := conn.GetState()
-		if state == connectivity.Ready {
+		switch state {
+		case connectivity.Ready:
 			return nil
-		}
-		if state == connectivity.Shutdown {
+		case connectivity.Shutdown:
 			return ErrShutdown
+		case connectivity.Connecting:
+			attempted = true
+		case connectivity.TransientFailure:
+			if attempted {
+				return fmt.Errorf("%w: the leader cannot be reached", ErrNoLeader)
+			}
+			conn.ResetConnectBackoff()
+			// The attempt may be over before it is seen.
+			var stop context.CancelFunc
+			ctx, stop = context.WithTimeout(ctx, refusalTime)
+			defer stop()
+			attempted = true
+		case connectivity.Idle:
+			conn.Connect()
 		}
-		conn.Connect()
 		if !conn.WaitForStateChange(ctx, state) {
 			return fmt.Errorf("%w: the leader cannot be reached", ErrNoLeader)
 		}

@@ -25,7 +25,7 @@ const (
 
 // startNetwork serves the cluster port and keeps the replica's membership.
 func (r *Replica) startNetwork(ctx context.Context) {
-	r.forwarder = newForwarder(func() (*grpc.ClientConn, error) { return r.leaderConn() })
+	r.forwarder = newForwarder(r.withLeader)
 	slimcppb.RegisterReplicaServiceServer(r.network.server, service{Replica: r})
 	r.watch.Go(func() { r.keepMembership(ctx) })
 	r.watch.Go(func() { r.catchUp(ctx) })

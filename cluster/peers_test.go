@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+	"google.golang.org/grpc"
 
 	"github.com/slim-cp/slim-cp/cluster"
 	"github.com/slim-cp/slim-cp/fsm"
@@ -31,24 +32,33 @@ type network struct {
 	cut       map[[2]string]bool
 	frozen    map[[2]string]chan struct{} // a replica, or who dialled whom; closed when it thaws
 	conns     map[net.Conn][2]string
+	bandwidth map[string]int // of a replica's incoming links, in bytes per second
+	dials     map[[2]string]int
+	// pipes, if not nil, take the place of TCP: a bubble has none.
+	pipes map[string]*pipeListener // by address
 }
 
 func newNetwork() *network {
 	return &network{
 		addresses: map[string]string{}, cut: map[[2]string]bool{}, frozen: map[[2]string]chan struct{}{},
-		conns: map[net.Conn][2]string{},
+		conns: map[net.Conn][2]string{}, bandwidth: map[string]int{}, dials: map[[2]string]int{},
 	}
 }
 
 // listen opens the cluster port of a replica.
 func (n *network) listen(tb testing.TB, name string) net.Listener {
 	tb.Helper()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.pipes != nil {
+		n.addresses[name+":1"] = name
+		n.pipes[name] = newPipeListener()
+		return n.pipes[name]
+	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		tb.Fatal(err)
 	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
 	n.addresses[name+":1"] = listener.Addr().String()
 	return listener
 }
@@ -71,12 +81,17 @@ func (n *network) dial(from string) func(context.Context, string, string) (net.C
 		if err := n.awaitThaw(ends, ctx.Done()); err != nil {
 			return nil, err
 		}
-		conn, err := (&net.Dialer{}).DialContext(ctx, network, target)
+		connect := (&net.Dialer{}).DialContext
+		if pipe := n.pipes[target]; pipe != nil {
+			connect = pipe.connect
+		}
+		conn, err := connect(ctx, network, target)
 		if err != nil {
 			return nil, err
 		}
 		n.mu.Lock()
 		defer n.mu.Unlock()
+		n.dials[ends]++
 		wrapped := &cuttable{Conn: conn, network: n, ends: ends, closed: make(chan struct{})}
 		wrapped.close = sync.OnceFunc(func() { close(wrapped.closed) })
 		n.conns[wrapped] = wrapped.ends
@@ -104,6 +119,12 @@ func (c *cuttable) Read(p []byte) (int, error) {
 func (c *cuttable) Write(p []byte) (int, error) {
 	if err := c.network.awaitThaw(c.ends, c.closed); err != nil {
 		return 0, err
+	}
+	c.network.mu.Lock()
+	bandwidth := c.network.bandwidth[c.ends[1]]
+	c.network.mu.Unlock()
+	if bandwidth > 0 {
+		<-time.After(time.Duration(len(p)) * time.Second / time.Duration(bandwidth))
 	}
 	return c.Conn.Write(p)
 }
@@ -137,6 +158,13 @@ func (n *network) freezeLink(from, to string) (thaw func()) {
 		n.mu.Unlock()
 		close(frozen)
 	})
+}
+
+// slow bounds what arrives at a replica on each connection.
+func (n *network) slow(name string, bytesPerSecond int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.bandwidth[name+":1"] = bytesPerSecond
 }
 
 // awaitThaw returns when neither end of a connection is frozen, or with an error
@@ -195,6 +223,7 @@ type ensemble struct {
 	dirs     map[string]string
 	stores   map[string]*fsm.Store
 	replicas map[string]*cluster.Replica
+	register func(grpc.ServiceRegistrar) // adds a service between replicas
 }
 
 func newEnsemble(tb testing.TB) *ensemble {
@@ -242,6 +271,9 @@ func (e *ensemble) open(name string, change ...func(*cluster.Options)) (*cluster
 	if err != nil {
 		_ = options.Peers.Listener.Close()
 		return nil, err
+	}
+	if e.register != nil {
+		replica.RegisterPeerService(e.register)
 	}
 	replica.ServePeers()
 	e.stores[name], e.replicas[name] = store, replica
@@ -500,5 +532,14 @@ func TestDivergedReplicaIsTakenOutOfService(t *testing.T) {
 	}
 	if leader := e.leader(); leader == "c" {
 		t.Error("the odd one out leads")
+	}
+}
+
+func TestStatusOfALoneReplica(t *testing.T) {
+	t.Parallel()
+	replica := start(t, cluster.Options{})
+	status := replica.Status(t.Context())
+	if len(status.Members) != 1 || !status.Members[0].Healthy || !status.Members[0].Leader || status.FailureTolerance != 0 {
+		t.Errorf("status %+v", status)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/hashicorp/raft"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/status"
 
 	"github.com/slim-cp/slim-cp/fsm"
@@ -51,18 +52,16 @@ func (r *Replica) indexToWaitFor(ctx context.Context) (uint64, error) {
 		index, _, err := r.readIndex(ctx)
 		return index, err
 	}
-	conn, err := r.leaderConn()
-	if err != nil {
-		return 0, err
-	}
-	if err := waitConnected(ctx, conn); err != nil {
-		return 0, err
-	}
-	response, err := slimcppb.NewReplicaServiceClient(conn).ReadIndex(ctx, &slimcppb.ReadIndexRequest{})
-	if err != nil {
-		return 0, fmt.Errorf("%w: %s", ErrNoLeader, status.Convert(err).Message())
-	}
-	return response.GetIndex(), nil
+	var index uint64
+	err := r.withLeader(ctx, func(ctx context.Context, conn *grpc.ClientConn) error {
+		response, err := slimcppb.NewReplicaServiceClient(conn).ReadIndex(ctx, &slimcppb.ReadIndexRequest{})
+		if err != nil {
+			return fmt.Errorf("%w: %s", ErrNoLeader, status.Convert(err).Message())
+		}
+		index = response.GetIndex()
+		return nil
+	})
+	return index, err
 }
 
 // readIndex returns, on a leader, the index of a state that holds all that was

@@ -180,7 +180,8 @@ func (r *Replica) startRaft(config *raft.Config) error {
 	}
 	err = r.newRaft(config, machine, logs, &watchedStable{StableStore: stable, watchdog: dog}, transport)
 	if err != nil {
-		return cmp.Or(r.Err(), err) // What failed says more than the library's error.
+		// What failed says more than the library's error.
+		return errors.Join(cmp.Or(r.Err(), err), closeTransport(transport))
 	}
 	r.stopRaft = sync.OnceValue(func() raft.Future { return r.raft.Shutdown() })
 	if err := r.checkRestored(); err != nil {

@@ -37,10 +37,12 @@ func (r *Replica) propose(ctx context.Context, command *slimcppb.Command, wait b
 	for {
 		changed := r.readiness.watch()
 		out := r.proposeOnce(ctx, encoded)
-		if !errors.Is(out.err, ErrNoLeader) && !errors.Is(out.err, ErrNotLeader) {
+		// What was surely not proposed may be sent again, and so may what has a
+		// request id: it takes effect once (protocol X1).
+		notProposed := errors.Is(out.err, ErrNoLeader) || errors.Is(out.err, ErrNotLeader)
+		if !notProposed && !(errors.Is(out.err, ErrUnknownOutcome) && command.GetRequestId() != "") {
 			return out.result, out.err
 		}
-		// It was surely not proposed, so it may be sent again.
 		if !r.waitLeaderChange(patient, changed) {
 			return out.result, out.err
 		}
@@ -100,6 +102,37 @@ func (r *Replica) waitLeaderChange(ctx context.Context, changed <-chan struct{})
 		return false
 	}
 	return ctx.Err() == nil
+}
+
+// withLeader calls with a connection to the leader that stands. The call's context
+// ends when another replica leads: the old leader may be one that is stopped and
+// never answers.
+func (r *Replica) withLeader(ctx context.Context, call func(context.Context, *grpc.ClientConn) error) error {
+	leader := r.leaderID()
+	conn, err := r.leaderConn()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		for {
+			changed := r.readiness.watch()
+			if now := r.leaderID(); now != leader && now != "" {
+				cancel()
+				return
+			}
+			select {
+			case <-changed:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	if err := waitConnected(ctx, conn); err != nil {
+		return err
+	}
+	return call(ctx, conn)
 }
 
 // leaderConn returns the connection to the leader. It returns ErrNoLeader if

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync"
@@ -56,12 +57,13 @@ func (s service) Describe(context.Context, *slimcppb.DescribeRequest) (*slimcppb
 // describe says how this replica is doing, as it sees itself.
 func (r *Replica) describe() *slimcppb.ReplicaDescription {
 	view := r.store.View()
+	peers := cmp.Or(r.options.Peers, &Peers{}) // a lone replica has none
 	d := &slimcppb.ReplicaDescription{
 		ReplicaId: r.ReplicaID(), BootId: r.bootID, ClusterId: r.ClusterID(),
-		Advertise: r.options.Peers.Advertise, Version: r.options.Peers.Version, Schema: fsm.SchemaVersion,
+		Advertise: peers.Advertise, Version: peers.Version, Schema: fsm.SchemaVersion,
 		LeaderId: r.leaderID(), Term: r.raft.CurrentTerm(),
 		LastIndex: r.raft.LastIndex(), AppliedIndex: view.Index(), Generation: view.Generation(),
-		BootstrapExpect: uint32(r.options.Peers.BootstrapExpect), Draining: r.draining.Load(),
+		BootstrapExpect: uint32(peers.BootstrapExpect), Draining: r.draining.Load(),
 		Hashes: r.checkpoints.hashes(), Distrusted: r.Distrusted(),
 	}
 	if term, err := r.lastLogTerm(); err == nil {

@@ -51,14 +51,16 @@ type MemberStatus struct {
 
 // Status is the state of the cluster as one replica sees it.
 type Status struct {
-	ClusterID  string
-	ReplicaID  string // who answers
-	LeaderID   string // empty: nobody leads
-	Term       uint64
-	Generation uint64
-	Index      uint64
-	Schema     uint32 // active
-	Members    []MemberStatus
+	ClusterID string
+	ReplicaID string // who answers
+	LeaderID  string // empty: nobody leads
+	// LeaderWorks: the leader has begun its work, and this replica has applied that.
+	LeaderWorks bool
+	Term        uint64
+	Generation  uint64
+	Index       uint64
+	Schema      uint32 // active
+	Members     []MemberStatus
 	// FailureTolerance is how many more voters may fail before writes stop; 0 also
 	// if they have stopped already.
 	FailureTolerance int
@@ -74,6 +76,7 @@ func (r *Replica) Status(ctx context.Context) Status {
 		ClusterID: r.ClusterID(), ReplicaID: r.ReplicaID(), LeaderID: r.leaderID(), Term: r.raft.CurrentTerm(),
 		Generation: view.Generation(), Index: view.Index(), Schema: view.ActiveSchema(),
 	}
+	s.LeaderWorks = r.Ready()
 	s.Members = r.describeMembers(ctx)
 	r.checkpoints.mu.Lock()
 	s.Alarm = r.checkpoints.alarm

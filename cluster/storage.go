@@ -63,11 +63,11 @@ func (s *storage) openDir(options Options, logger hclog.Logger) error {
 	if err := compactLog(path, minCompactBytes, logger); err != nil {
 		return fmt.Errorf("%w: compact %s: %w", ErrDataDir, path, err)
 	}
-	bolt, err := raftboltdb.New(raftboltdb.Options{Path: path, BoltOptions: boltOptions()})
+	bolt, err := openBolt(path)
 	if err != nil {
 		return fmt.Errorf("%w: open %s: %w", ErrDataDir, path, err)
 	}
-	s.logs, s.stable = bolt, bolt
+	s.logs, s.stable = sealedLogs{LogStore: bolt}, bolt
 	s.closers = append(s.closers, bolt.Close)
 
 	s.snapshots, err = raft.NewFileSnapshotStoreWithLogger(options.DataDir, retainedSnapshots, logger)
@@ -75,6 +75,16 @@ func (s *storage) openDir(options Options, logger hclog.Logger) error {
 		return fmt.Errorf("%w: %w", ErrDataDir, err)
 	}
 	return s.openIdentity(options)
+}
+
+// openBolt opens a log file. bbolt panics over a damaged one.
+func openBolt(path string) (bolt *raftboltdb.BoltStore, err error) {
+	defer func() {
+		if reason := recover(); reason != nil {
+			err = fmt.Errorf("the file is damaged: %v", reason)
+		}
+	}()
+	return raftboltdb.New(raftboltdb.Options{Path: path, BoltOptions: boltOptions()})
 }
 
 // openIdentity loads the identity, or draws one if the directory is new.

@@ -25,3 +25,12 @@ func loneTransport(replicaID string) mainLoopTransport {
 	_, transport := raft.NewInmemTransport(raft.ServerAddress(replicaID))
 	return mainLoopTransport{peerTransport: transport}
 }
+
+// closeTransport ends a transport that the library did not take over: it would go
+// on accepting for ever.
+func closeTransport(transport raft.Transport) error {
+	if closing, ok := transport.(raft.WithClose); ok {
+		return closing.Close()
+	}
+	return nil
+}

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"errors"
 	"fmt"
 	"runtime"
 	"time"
@@ -41,6 +42,21 @@ func (s *watchedLogs) StoreLogs(logs []*raft.Log) error {
 	if err != nil {
 		s.logger.Error("write to the log failed", "entries", len(logs), "error", err)
 	}
+	return err
+}
+
+// GetLog fails the replica when an entry cannot be read, and ends the calling
+// goroutine, which is one of raft's: the library would panic. Nothing is deleted.
+func (s *watchedLogs) GetLog(index uint64, log *raft.Log) error {
+	err := s.LogStore.GetLog(index, log)
+	if err == nil || errors.Is(err, raft.ErrLogNotFound) {
+		return err
+	}
+	if !errors.Is(err, ErrStoreFailed) {
+		err = fmt.Errorf("%w: log entry %d cannot be read: %w", ErrStoreFailed, index, err)
+	}
+	s.watchdog.fail(err)
+	runtime.Goexit()
 	return err
 }
 

@@ -189,7 +189,7 @@ southbound:
     tls: {source: {type: file, cert: /c, key: /k}}
     auth: {type: oidc, issuer_url: "https://i", audience: plane, jwks_ttl: 5m}
 topology: {registration_auth: {type: shared_secret, secrets: {a: "0123456789abcdef0123456789abcdef"}}}
-cluster: {data_dir: /d, raft: {heartbeat_timeout: 1s}}
+cluster: {data_dir: /d, advertise: "cp-1:20056", raft: {heartbeat_timeout: 1s}, tls: {source: {type: file, cert: /c, key: /k}, client_ca: {type: pem, data: CA}}}
 admin:
   endpoint: 127.0.0.1:20054
 `))
@@ -210,11 +210,13 @@ admin:
 		{file.TLS.Source.CertFile + file.TLS.Source.KeyFile, "/c/k"},
 		{file.Auth.OIDC, config.OIDC{IssuerURL: "https://i", Audience: "plane", JWKSTTL: 5 * time.Minute}},
 		{c.RegistrationAuth.Secrets["a"].Reveal(), "0123456789abcdef0123456789abcdef"},
-		{c.Cluster.Raft, config.RaftTimes{HeartbeatTimeout: time.Second, ElectionTimeout: 500 * time.Millisecond,
+		{c.Cluster.Raft, config.RaftTimes{HeartbeatTimeout: time.Second, ElectionTimeout: time.Second,
 			LeaderLeaseTimeout: 400 * time.Millisecond, SnapshotThreshold: 8192}},
 		{c.Cluster.Endpoint, tcp("0.0.0.0:50053")},
+		{c.Cluster.TLS.Source.CertFile + c.Cluster.TLS.ClientCA.PEM, "/cCA"},
+		{c.Cluster.Snapshots, config.Snapshots{Interval: time.Hour, Retain: 24, Path: "/d/saved"}},
 		{c.Admin.Endpoint, tcp("127.0.0.1:20054")},
-		{len(c.Unserved()), 8},
+		{len(c.Unserved()), 5},
 	} {
 		if !reflect.DeepEqual(check.got, check.want) {
 			t.Errorf("got %+v, want %+v", check.got, check.want)

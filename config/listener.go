@@ -168,10 +168,20 @@ func (o object) checkTransport(l Listener) {
 	case l.Endpoint.Network == "unix":
 		o.failAt("tls", fmt.Sprintf("no TLS on a unix socket: accepted: %s.insecure: true", key))
 	case certified:
-		o.keys["tls"].refuseToServe("TLS is", "insecure: true")
+		o.keys["tls"].refuseUnservedTLS(l.TLS)
 	case !o.failedBelow("tls"):
 		o.failAt("tls", fmt.Sprintf("no certificate: write %s.insecure: true for plaintext, "+
 			"or name a certificate: %s.source: {type: file, cert: …, key: …}", key, key))
+	}
+}
+
+// refuseUnservedTLS notes what this version does not serve of a listener's TLS.
+func (v value) refuseUnservedTLS(t ServerTLS) {
+	if t.Source.Type == SourceSPIRE || t.ClientCA.Type == SourceSPIRE {
+		v.refuseToServe("TLS with certificates from SPIRE is", "sources of type file or pem")
+	}
+	if t.ReloadInterval > 0 {
+		v.refuseToServe("reloading of certificates (reload_interval) is", "no such key; a restart reads them again")
 	}
 }
 

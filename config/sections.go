@@ -22,6 +22,7 @@ func (v value) config(c *Config) {
 		"cluster":                 optional(cluster(&c.Cluster)),
 		"admin":                   optional(admin(&c.Admin)),
 	})
+	found.checkDatabase(c.Cluster, c.Database)
 	for _, api := range []struct {
 		key       string
 		listeners []Listener

@@ -22,7 +22,7 @@ func (s Secret) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, hidden) }
 // MarshalText implements encoding.TextMarshaler.
 func (s Secret) MarshalText() ([]byte, error) { return []byte(hidden), nil }
 
-// TLS versions of a listener, which speaks exactly the one it is given.
+// TLS versions: the oldest that a listener accepts.
 const (
 	TLS12 = tls.VersionTLS12
 	TLS13 = tls.VersionTLS13
@@ -33,8 +33,8 @@ const (
 type ServerTLS struct {
 	Insecure       bool // plaintext
 	Source         CertificateSource
-	ClientCA       CASource // not none: clients must present a certificate
-	Version        uint16
+	ClientCA       CASource      // not none: clients must present a certificate
+	Version        uint16        // the oldest that is accepted
 	ReloadInterval time.Duration // of certificate files; 0: not asked for
 }
 

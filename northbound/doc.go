@@ -15,11 +15,17 @@
 //
 // A change is a command in the log and is answered when it is committed. Each one,
 // made or refused, leaves a line in the log. One whose outcome is not known is
-// answered with the code UNKNOWN: after any other error it was not made.
+// answered with the code ABORTED: after any other error it was not made. A caller may
+// give a change an id (metadata "slimcp-request-id") and send it again under that id:
+// it is made once.
 //
 // Explanations (ClusterService) are computed from one view like lists, and put
 // into plain words here rather than in a client, so that every client has the
 // same.
+//
+// Any replica answers every call. Those that only the leader can answer travel one
+// hop over the cluster port, with who asked for them; the others are answered from
+// the replica's own copy of the state.
 //
 // Both generations of method names, Domain and Group, run the same handlers.
 package northbound

@@ -21,6 +21,7 @@ var (
 	errUnconfirmed  = errors.New("no leader confirmed the read")
 	errNotProposed  = errors.New("the change was not accepted for the log")
 	errUnchanged    = errors.New("the state is as asked already")
+	errChangeFailed = errors.New("the cluster was not changed")
 )
 
 // refusal is an error with a text of its own.
@@ -54,7 +55,7 @@ func codeOf(err error) codes.Code {
 	}{
 		// Nothing else may be said of a change that may yet take effect, whatever
 		// ended the wait for it.
-		{cluster.ErrUnknownOutcome, codes.Unknown},
+		{cluster.ErrUnknownOutcome, codes.Aborted},
 		{errArgument, codes.InvalidArgument},
 		{errNodeNotFound, codes.NotFound},
 		{errNotConnected, codes.Unavailable},
@@ -76,8 +77,18 @@ func codeOf(err error) codes.Code {
 		{cluster.ErrShutdown, codes.Unavailable},
 		{cluster.ErrOverloaded, codes.ResourceExhausted},
 		{cluster.ErrTooLarge, codes.InvalidArgument},
+		{cluster.ErrUnknownReplica, codes.NotFound},
+		{cluster.ErrMembership, codes.FailedPrecondition},
+		{cluster.ErrRemoved, codes.FailedPrecondition},
+		{cluster.ErrDuplicate, codes.FailedPrecondition},
+		{cluster.ErrWrongCluster, codes.FailedPrecondition},
+		{fsm.ErrOldSchema, codes.FailedPrecondition},
+		{fsm.ErrOtherCluster, codes.FailedPrecondition},
+		{fsm.ErrInactiveSchema, codes.FailedPrecondition},
+		{fsm.ErrSnapshot, codes.InvalidArgument},
 		{context.Canceled, codes.Canceled},
 		{context.DeadlineExceeded, codes.DeadlineExceeded},
+		{errChangeFailed, codes.Unavailable},
 	} {
 		if errors.Is(err, row.err) {
 			return row.code

@@ -98,5 +98,5 @@ func TestApplyFleetConfigRefusals(t *testing.T) {
 	_, err := dial(t, options).ApplyFleetConfig(t.Context(), &slimcppb.ApplyFleetConfigRequest{
 		Config: &slimcppb.FleetConfig{RegistrationAuth: "none"},
 	})
-	wantStatus(t, err, codes.Unknown, "outcome unknown, the command may or may not take effect: context canceled")
+	wantStatus(t, err, codes.Aborted, "outcome unknown, the command may or may not take effect: context canceled")
 }

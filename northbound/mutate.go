@@ -1,17 +1,18 @@
 package northbound
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"strconv"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/hashicorp/go-hclog"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
-	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
 
 	"github.com/slim-cp/slim-cp/cluster"
 	"github.com/slim-cp/slim-cp/fsm"
@@ -52,8 +53,10 @@ type mutation struct {
 // carries a gRPC status. Either way it leaves one line in the log: who, from
 // where, and what.
 func (s *Service) mutate(ctx context.Context, m mutation) (fsm.Result, error) {
-	m.command.RequestId = uuid.NewString()
 	m.command.Caller = callerOf(ctx)
+	id, err := requestID(ctx)
+	m.command.RequestId = id
+	m.refused = cmp.Or(err, m.refused)
 	result, err := s.attempt(ctx, m)
 	err = m.reword(err)
 	s.auditLine(m, result, err)
@@ -90,31 +93,9 @@ func (s *Service) attempt(ctx context.Context, m mutation) (fsm.Result, error) {
 	return result, err
 }
 
-// callerOf says who calls. Nobody proves an identity on a listener without
-// authentication: the address is all there is.
-func callerOf(ctx context.Context) *slimcppb.Caller {
-	caller := &slimcppb.Caller{}
-	if from, ok := peer.FromContext(ctx); ok && from.Addr != nil {
-		caller.Address = from.Addr.String()
-	}
-	return caller
-}
-
-// auditLine writes the one line about a mutation. Values are quoted: a name with
-// a line break in it must not forge another line.
+// auditLine writes the one line about a mutation.
 func (s *Service) auditLine(m mutation, result fsm.Result, err error) {
-	values := []any{"action", m.action}
-	for _, part := range m.subject {
-		if text, ok := part.(string); ok && len(values)%2 == 1 {
-			part = hclog.Quote(text)
-		}
-		values = append(values, part)
-	}
-	values = append(values,
-		"identity", hclog.Quote(m.command.GetCaller().GetIdentity()),
-		"address", m.command.GetCaller().GetAddress(),
-		"request", m.command.GetRequestId(),
-	)
+	values := []any{"request", m.command.GetRequestId()}
 	switch {
 	case err == nil:
 		values = append(values, "outcome", "committed", "index", result.Index)
@@ -125,7 +106,35 @@ func (s *Service) auditLine(m mutation, result fsm.Result, err error) {
 	default:
 		values = append(values, "outcome", "refused", "error", hclog.Quote(err.Error()))
 	}
-	s.audit.Info("operator's change", values...)
+	s.writeAudit(m.command.GetCaller(), m.action, m.subject, values)
+}
+
+// auditOf writes the one line about a change that is no command of an operator. Its
+// error carries a gRPC status.
+func (s *Service) auditOf(ctx context.Context, action string, subject []any, err error) {
+	values := []any{"outcome", "done"}
+	switch code := status.Code(err); code {
+	case codes.OK:
+	case codes.Aborted, codes.DeadlineExceeded, codes.Canceled:
+		values = []any{"outcome", "unknown", "error", hclog.Quote(status.Convert(err).Message())}
+	default:
+		values = []any{"outcome", "refused", "error", hclog.Quote(status.Convert(err).Message())}
+	}
+	s.writeAudit(callerOf(ctx), action, subject, values)
+}
+
+// writeAudit says who changed what, from where, and what became of it. Values are
+// quoted: a name with a line break in it must not forge another line.
+func (s *Service) writeAudit(caller *slimcppb.Caller, action string, subject, outcome []any) {
+	values := []any{"action", action}
+	for _, part := range subject {
+		if text, ok := part.(string); ok && len(values)%2 == 1 {
+			part = hclog.Quote(text)
+		}
+		values = append(values, part)
+	}
+	values = append(values, "identity", hclog.Quote(caller.GetIdentity()), "address", caller.GetAddress())
+	s.audit.Info("operator's change", append(values, outcome...)...)
 }
 
 // reword gives an error the text that the mutation has for it.

@@ -341,7 +341,7 @@ func TestMutationOutcomes(t *testing.T) {
 		{cluster.ErrNotLeader, codes.Unavailable, "this replica does not lead"},
 		{
 			&cluster.UnknownOutcomeError{Cause: fmt.Errorf("no answer in time: %w", context.DeadlineExceeded)},
-			codes.Unknown, "outcome unknown, the command may or may not take effect: no answer in time: context deadline exceeded",
+			codes.Aborted, "outcome unknown, the command may or may not take effect: no answer in time: context deadline exceeded",
 		},
 		{errors.New("the disk is on fire"), codes.Internal, "internal error"},
 	} {

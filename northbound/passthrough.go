@@ -17,8 +17,16 @@ import (
 // may be working on.
 const listTimeout = 10 * time.Second
 
-// ListConnections answers with the connections that a node reports now.
+// ListConnections answers with the connections that a node reports now. Only
+// the leader asks nodes.
 func (s *Service) ListConnections(ctx context.Context, request *controlplanepb.Node) (*controllerpb.ConnectionListResponse, error) {
+	return atLeader(ctx, s, controlplanepb.ControlPlaneService_ListConnections_FullMethodName, request,
+		func(ctx context.Context) (*controllerpb.ConnectionListResponse, error) {
+			return s.listConnections(ctx, request)
+		})
+}
+
+func (s *Service) listConnections(ctx context.Context, request *controlplanepb.Node) (*controllerpb.ConnectionListResponse, error) {
 	asked, err := s.connectedNode(ctx, request.GetId())
 	if err != nil {
 		return nil, err
@@ -31,8 +39,16 @@ func (s *Service) ListConnections(ctx context.Context, request *controlplanepb.N
 	return &controllerpb.ConnectionListResponse{Entries: entries, Done: true}, nil
 }
 
-// ListNodeRoutes answers with the routes that a node reports now.
+// ListNodeRoutes answers with the routes that a node reports now. Only
+// the leader asks nodes.
 func (s *Service) ListNodeRoutes(ctx context.Context, request *controlplanepb.Node) (*controllerpb.RouteListResponse, error) {
+	return atLeader(ctx, s, controlplanepb.ControlPlaneService_ListNodeRoutes_FullMethodName, request,
+		func(ctx context.Context) (*controllerpb.RouteListResponse, error) {
+			return s.listNodeRoutes(ctx, request)
+		})
+}
+
+func (s *Service) listNodeRoutes(ctx context.Context, request *controlplanepb.Node) (*controllerpb.RouteListResponse, error) {
 	asked, err := s.connectedNode(ctx, request.GetId())
 	if err != nil {
 		return nil, err

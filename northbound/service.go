@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"google.golang.org/grpc"
 
 	"github.com/slim-cp/slim-cp/fsm"
 	controllerpb "github.com/slim-cp/slim-cp/proto/controller/v1"
@@ -36,6 +37,11 @@ type Options struct {
 	Reader   Reader
 	Proposer Proposer
 	Nodes    NodeLister
+	// Cluster is what the replica is part of. Nil: there is nobody else.
+	Cluster Cluster
+	// Notes returns what an operator should know of this replica beside the
+	// cluster's status. Nil: nothing.
+	Notes func() []string
 	// Provisional returns the full ids of the nodes whose session on this replica
 	// is not in the state yet (protocol S6). Nil: there are none.
 	Provisional func() []string
@@ -53,6 +59,8 @@ type Service struct {
 	reader      Reader
 	proposer    Proposer
 	nodes       NodeLister
+	cluster     Cluster
+	notes       func() []string
 	provisional func() []string
 	logger      hclog.Logger
 	audit       hclog.Logger
@@ -65,12 +73,17 @@ func NewService(options Options) *Service {
 		reader:      options.Reader,
 		proposer:    options.Proposer,
 		nodes:       options.Nodes,
+		cluster:     options.Cluster,
+		notes:       options.Notes,
 		provisional: options.Provisional,
 		logger:      options.Logger,
 		now:         options.Now,
 	}
 	if s.provisional == nil {
 		s.provisional = func() []string { return nil }
+	}
+	if s.notes == nil {
+		s.notes = func() []string { return nil }
 	}
 	if s.logger == nil {
 		s.logger = hclog.NewNullLogger()
@@ -80,6 +93,13 @@ func NewService(options Options) *Service {
 		s.now = time.Now
 	}
 	return s
+}
+
+// RegisterPeerServices adds both services to a replica's cluster port, for calls
+// that other replicas pass on.
+func (s *Service) RegisterPeerServices(registrar grpc.ServiceRegistrar) {
+	controlplanepb.RegisterControlPlaneServiceServer(registrar, s)
+	slimcppb.RegisterClusterServiceServer(registrar, s)
 }
 
 // unixSeconds is a time as lists show it, 0 for none.

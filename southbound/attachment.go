@@ -48,21 +48,24 @@ type attachment struct {
 	draining bool
 	sessions map[uint64]held // that can be called, by counter
 	pending  map[uint64]*relayedCall
+	// overdue are the calls of a session that may be answered late.
+	overdue  map[uint64][]uint64
 	lastCall uint64
 }
 
 // relayedCall waits for its answer.
 type relayedCall struct {
-	done func(Answer) // nil: it was answered with a timeout
-	late func()
+	counter uint64       // of the session
+	done    func(Answer) // nil: it was answered with a timeout
+	late    func()
 }
 
 func newAttachment(c *custody, replicaID string) *attachment {
 	a := &attachment{
 		custody: c, replicaID: replicaID, started: time.Now(),
 		signals:  make(chan *slimcppb.RelaySignal, 4),
-		calls:    newMessageQueue[*slimcppb.RelayCall](),
-		sessions: map[uint64]held{}, pending: map[uint64]*relayedCall{},
+		calls:    newMessageQueue[*slimcppb.RelayCall](maxRelayBytes),
+		sessions: map[uint64]held{}, pending: map[uint64]*relayedCall{}, overdue: map[uint64][]uint64{},
 	}
 	a.ctx, a.cancel = context.WithCancelCause(c.ctx)
 	return a
@@ -150,6 +153,10 @@ func (a *attachment) take(event *slimcppb.RelayEvent) {
 		counter := event.Ended.GetCounter()
 		a.mu.Lock()
 		delete(a.sessions, counter)
+		for _, id := range a.overdue[counter] {
+			delete(a.pending, id)
+		}
+		delete(a.overdue, counter)
 		a.mu.Unlock()
 		a.custody.router.tell(func(h *Hooks) { h.ended(event.Ended.GetNodeId(), a.name(counter)) })
 	case *slimcppb.RelayEvent_Burst:
@@ -229,7 +236,7 @@ func (a *attachment) call(message *slimcppb.RelayCall, done func(Answer), late f
 		go done(Answer{Err: ErrQueueFull})
 		return
 	}
-	a.pending[message.CallId] = &relayedCall{done: done, late: late}
+	a.pending[message.CallId] = &relayedCall{counter: message.GetSession().GetCounter(), done: done, late: late}
 }
 
 func (a *attachment) sendSignals(stream slimcppb.RelayService_EventsServer) error {
@@ -293,18 +300,25 @@ func (a *attachment) settle(message *slimcppb.RelayAnswer) {
 		a.mu.Unlock()
 		return
 	}
-	if message.GetLate() || call.late == nil || message.GetError() != slimcppb.CallError_CALL_ERROR_TIMEOUT {
+	if message.GetError() == slimcppb.CallError_CALL_ERROR_TIMEOUT && call.late != nil && call.done != nil {
+		a.overdue[call.counter] = append(a.overdue[call.counter], id)
+	} else {
 		delete(a.pending, id)
 	}
 	done := call.done
 	call.done = nil
 	a.mu.Unlock()
 	switch {
-	case message.GetLate():
+	case !message.GetLate():
+		if done != nil {
+			go done(answerFromProto(message))
+		}
+	case done != nil: // it overtook the timeout
+		go done(Answer{Err: ErrTimeout, MessageID: message.GetMessageId()})
+		fallthrough
+	default:
 		if call.late != nil {
 			go call.late()
 		}
-	case done != nil:
-		go done(answerFromProto(message))
 	}
 }

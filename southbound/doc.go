@@ -7,6 +7,9 @@
 // outbox with a writer, and one goroutine that proposes for it in order, so that
 // neither the state nor another node ever waits for a slow one.
 //
+// The leader reaches the streams of all replicas through a Router, and each replica
+// that follows serves it through a Relay.
+//
 // A node that loses its stream cuts its own outgoing links, and one that is
 // refused or cut off while it registers never comes back. So streams are ended
 // only where a rule says so, and a registration is answered even when no leader

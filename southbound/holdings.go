@@ -89,15 +89,25 @@ func (s *Service) resume() {
 	}
 }
 
-// shed ends the open streams one after the other, spread over a time, until the
-// context ends (protocol D4).
-func (s *Service) shed(ctx context.Context, spread time.Duration, cause error) {
+// answeredStreams are those whose end costs their node nothing but its links: one
+// that has not been answered would be lost for good (protocol A1).
+func (s *Service) answeredStreams() []*stream {
 	s.mu.Lock()
-	streams := make([]*stream, 0, len(s.streams))
+	defer s.mu.Unlock()
+	var streams []*stream
 	for st := range s.streams {
-		streams = append(streams, st)
+		select {
+		case <-st.answered:
+			streams = append(streams, st)
+		default:
+		}
 	}
-	s.mu.Unlock()
+	return streams
+}
+
+// shed ends streams one after the other, spread over a time, until the context ends
+// (protocol D4).
+func shed(ctx context.Context, streams []*stream, spread time.Duration, cause error) {
 	rand.Shuffle(len(streams), func(i, j int) { streams[i], streams[j] = streams[j], streams[i] })
 	ticker := time.NewTicker(max(spread/time.Duration(len(streams)+1), time.Millisecond))
 	defer ticker.Stop()

@@ -216,11 +216,13 @@ func (r *Relay) drainingNoted() {
 func (r *Relay) watchOrphaned(ctx context.Context) {
 	look := min(time.Second, r.orphanPatience/4)
 	for pause(ctx, look) {
-		if !r.orphaned(ctx) {
+		streams := r.service.answeredStreams()
+		if len(streams) == 0 || !r.orphaned(ctx) {
 			continue
 		}
-		r.logger.Warn("no leader is known here while others have one: ending the nodes' streams", "within", r.orphanSpread)
-		r.shed(ctx)
+		r.logger.Warn("no leader is known here while others have one: ending the nodes' streams",
+			"streams", len(streams), "within", r.orphanSpread)
+		r.shed(ctx, streams)
 	}
 }
 
@@ -236,7 +238,7 @@ func (r *Relay) orphaned(ctx context.Context) bool {
 }
 
 // shed ends the streams one after the other, until a leader is known again.
-func (r *Relay) shed(ctx context.Context) {
+func (r *Relay) shed(ctx context.Context, streams []*stream) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var watching sync.WaitGroup
@@ -249,7 +251,7 @@ func (r *Relay) shed(ctx context.Context) {
 			}
 		}
 	})
-	r.service.shed(ctx, r.orphanSpread, errOrphaned)
+	shed(ctx, streams, r.orphanSpread, errOrphaned)
 }
 
 // pause waits; false if the context ended first.

@@ -2,6 +2,7 @@ package southbound
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
 	slimcppb "github.com/slim-cp/slim-cp/proto/slimcp/v1"
@@ -62,13 +63,13 @@ func TestEventQueueKeepsTheNewestState(t *testing.T) {
 }
 
 func TestMessageQueueIsBounded(t *testing.T) {
-	q := newMessageQueue[*slimcppb.RelayAnswer]()
-	large := &slimcppb.RelayAnswer{MessageId: string(make([]byte, maxRelayBytes/2))}
+	q := newMessageQueue[*slimcppb.RelayAnswer](1000)
+	large := &slimcppb.RelayAnswer{MessageId: strings.Repeat("x", 490)}
 	if !q.put(large) {
 		t.Fatal("there is no room for the first message")
 	}
-	if q.put(large) && q.put(large) {
-		t.Error("more bytes wait than the bound")
+	if !q.put(large) || q.put(large) {
+		t.Error("the bound is not that of two messages")
 	}
 	for {
 		if _, ok := q.take(); !ok {

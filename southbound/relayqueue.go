@@ -89,15 +89,16 @@ func (q *eventQueue) take() *slimcppb.RelayEvent {
 
 // messageQueue is a queue that is bounded by count and bytes.
 type messageQueue[M proto.Message] struct {
-	ready chan struct{} // holds a token while something may wait
+	ready    chan struct{} // holds a token while something may wait
+	maxBytes int
 
 	mu      sync.Mutex
 	waiting []M
 	bytes   int
 }
 
-func newMessageQueue[M proto.Message]() *messageQueue[M] {
-	return &messageQueue[M]{ready: make(chan struct{}, 1)}
+func newMessageQueue[M proto.Message](maxBytes int) *messageQueue[M] {
+	return &messageQueue[M]{ready: make(chan struct{}, 1), maxBytes: maxBytes}
 }
 
 // put never blocks; false: there is no room.
@@ -105,7 +106,7 @@ func (q *messageQueue[M]) put(message M) bool {
 	size := proto.Size(message)
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if len(q.waiting) >= maxRelayCalls || len(q.waiting) > 0 && q.bytes+size > maxRelayBytes {
+	if len(q.waiting) >= maxRelayCalls || len(q.waiting) > 0 && q.bytes+size > q.maxBytes {
 		return false
 	}
 	q.waiting = append(q.waiting, message)

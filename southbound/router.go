@@ -2,6 +2,7 @@ package southbound
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -114,7 +115,7 @@ func (r *Router) Call(call Call, done func(Answer)) {
 // answered notes what an answer tells of a session: one that its replica denies is
 // over (protocol S4).
 func (r *Router) answered(session fsm.SessionName, answer Answer) {
-	if answer.Err != ErrSessionDenied {
+	if !errors.Is(answer.Err, ErrSessionDenied) {
 		return
 	}
 	if c := r.leading(); c != nil {

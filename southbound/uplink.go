@@ -42,7 +42,7 @@ type uplink struct {
 func newUplink(ctx context.Context, relay *Relay, leaderID string) *uplink {
 	u := &uplink{
 		relay: relay, leaderID: leaderID, events: newEventQueue(),
-		answers: newMessageQueue[*slimcppb.RelayAnswer](), started: time.Now(),
+		answers: newMessageQueue[*slimcppb.RelayAnswer](maxRelayBytes), started: time.Now(),
 	}
 	u.ctx, u.cancel = context.WithCancelCause(ctx)
 	return u

@@ -3,10 +3,13 @@ package operator
 import (
 	"context"
 	"sync/atomic"
+	"time"
 
+	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
 
@@ -26,29 +29,56 @@ func (t *tree) change(
 	})
 }
 
+// changeOn gives the change an id, under which the control plane makes it once: it
+// is sent again when the replica asked was not available, as while leaders change.
 func (t *tree) changeOn(command *cobra.Command, action string, call func(context.Context, *grpc.ClientConn) error) error {
 	progress := &callProgress{}
-	err := t.connect(command, action, call, grpc.WithStatsHandler(progress))
-	if err != nil && progress.unknown(err) {
+	unknown := false
+	err := t.connect(command, action, func(ctx context.Context, connection *grpc.ClientConn) error {
+		ctx = metadata.AppendToOutgoingContext(ctx, requestIDKey, uuid.NewString())
+		err := call(ctx, connection)
+		if unknown = progress.unknown(err); status.Code(err) != codes.Unavailable || !sleep(ctx, retryPause) {
+			return err
+		}
+		progress.reset()
+		err = call(ctx, connection)
+		// What the first attempt left open only an answer about the change itself
+		// can settle.
+		unknown = progress.unknown(err) || unknown && passing(err)
+		return err
+	}, grpc.WithStatsHandler(progress))
+	if err != nil && unknown {
 		return &unknownOutcomeError{err}
 	}
 	return err
 }
 
-// callProgress notes how far the one call of a connection got.
+const (
+	// requestIDKey is metadata of the northbound API.
+	requestIDKey = "slimcp-request-id"
+	// retryPause is the wait before a change is sent again.
+	retryPause = 300 * time.Millisecond
+)
+
+// callProgress notes how far the present call of a connection got.
 type callProgress struct {
 	sent, answered atomic.Bool
+}
+
+func (p *callProgress) reset() {
+	p.sent.Store(false)
+	p.answered.Store(false)
 }
 
 // unknown reports whether a failed call may have had its effect: it was sent, and
 // no answer came or the answer leaves it open. The server's own word that time is
 // up may cross with ours, and says no more.
 func (p *callProgress) unknown(err error) bool {
-	if !p.sent.Load() {
+	if err == nil || !p.sent.Load() {
 		return false
 	}
 	switch status.Code(err) {
-	case codes.Unknown, codes.DeadlineExceeded, codes.Canceled:
+	case codes.Aborted, codes.Unknown, codes.DeadlineExceeded, codes.Canceled:
 		return true
 	}
 	return !p.answered.Load()

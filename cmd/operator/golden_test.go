@@ -58,6 +58,15 @@ func TestGolden(t *testing.T) {
 		{file: "explain-link", slimCPOnly: true, arguments: []string{"explain", "link", "a", "b"}},
 		{file: "explain-route", slimCPOnly: true, arguments: []string{"explain", "route", "org/ns/app", "a"}},
 		{file: "status", slimCPOnly: true, arguments: []string{"status"}},
+		{file: "cluster-status", slimCPOnly: true, arguments: []string{"cluster", "status"}},
+		{file: "cluster-init", slimCPOnly: true, arguments: []string{"cluster", "init"}},
+		{file: "cluster-join", slimCPOnly: true, arguments: []string{"cluster", "join", "cp-1.example:50053"}},
+		{file: "cluster-leave", slimCPOnly: true, arguments: []string{"cluster", "leave"}},
+		{file: "cluster-remove", slimCPOnly: true, arguments: []string{"cluster", "remove", "cp-3"}},
+		{file: "cluster-promote", slimCPOnly: true, arguments: []string{"cluster", "promote", "cp-3"}},
+		{file: "cluster-demote", slimCPOnly: true, arguments: []string{"cluster", "demote", "cp-3"}},
+		{file: "cluster-transfer-leader", slimCPOnly: true, arguments: []string{"cluster", "transfer-leader"}},
+		{file: "cluster-finalize-upgrade", slimCPOnly: true, arguments: []string{"cluster", "finalize-upgrade"}},
 	}
 	for _, dialect := range dialects {
 		for _, c := range cases {

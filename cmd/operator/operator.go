@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -22,6 +23,9 @@ type Options struct {
 	// Server is the endpoint asked when neither flag, environment nor file names
 	// one. Empty means DefaultServer.
 	Server string
+
+	// Offline are further commands about the cluster, which ask no control plane.
+	Offline []*cobra.Command
 
 	// ConnectionFlags receives the flags that say which control plane to ask and
 	// how (--server, --timeout, --tls.*, …). Nil means that each command carries
@@ -52,7 +56,9 @@ func NewCommands(options Options) []*cobra.Command {
 	}
 	commands = append(commands, t.membershipCommands()...)
 	if options.Dialect == SlimCP {
-		commands = append(commands, t.topologyCommand(), t.explainCommand(), t.statusCommand())
+		commands = append(commands, t.topologyCommand(), t.explainCommand(), t.statusCommand(),
+			t.clusterCommand(options.Offline...), t.snapshotCommand())
+		t.addStaleFlags(commands)
 	}
 	for _, command := range commands {
 		if options.ConnectionFlags == nil {
@@ -69,6 +75,7 @@ type tree struct {
 	defaultServer string
 	connection    connectionFlags
 	format        format
+	stale         bool
 }
 
 // ask is connect for calls of upstream's service.
@@ -77,9 +84,20 @@ func (t *tree) ask(
 	action string,
 	call func(context.Context, controlplanepb.ControlPlaneServiceClient) error,
 ) error {
-	return t.connect(command, action, func(ctx context.Context, connection *grpc.ClientConn) error {
+	ask := func(ctx context.Context, connection *grpc.ClientConn) error {
 		return call(ctx, controlplanepb.NewControlPlaneServiceClient(connection))
-	})
+	}
+	if !t.stale {
+		return t.connect(command, action, ask)
+	}
+	fresh := &freshness{}
+	err := t.connect(command, action, func(ctx context.Context, connection *grpc.ClientConn) error {
+		return ask(staleContext(ctx), connection)
+	}, grpc.WithStatsHandler(fresh))
+	if err == nil {
+		fresh.say(command.ErrOrStderr())
+	}
+	return err
 }
 
 // connect connects to the control plane, runs call against it and closes the
@@ -87,6 +105,18 @@ func (t *tree) ask(
 // the whole answer. action says in an error what was attempted.
 func (t *tree) connect(
 	command *cobra.Command,
+	action string,
+	call func(context.Context, *grpc.ClientConn) error,
+	options ...grpc.DialOption,
+) error {
+	return t.connectFor(command, 0, action, call, options...)
+}
+
+// connectFor is connect for calls that take long: the limit holds where no timeout
+// is given.
+func (t *tree) connectFor(
+	command *cobra.Command,
+	limit time.Duration,
 	action string,
 	call func(context.Context, *grpc.ClientConn) error,
 	options ...grpc.DialOption,
@@ -101,7 +131,10 @@ func (t *tree) connect(
 	}
 	defer func() { _ = connection.Close() }()
 
-	ctx, cancel := context.WithTimeout(command.Context(), endpoint.timeout)
+	if limit == 0 || t.connection.timeout != "" {
+		limit = endpoint.timeout
+	}
+	ctx, cancel := context.WithTimeout(command.Context(), limit)
 	defer cancel()
 	if err := call(ctx, connection); err != nil {
 		return newCallError(action, endpoint.address, t.vocabulary.credentialsHint, err)

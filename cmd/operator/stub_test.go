@@ -38,6 +38,10 @@ type stub struct {
 	during func()
 	// linkIDBytes makes the one connection that large.
 	linkIDBytes int
+	// snapshot is what is saved, or was restored; cutOff loses the end of the
+	// stream.
+	snapshot []byte
+	cutOff   bool
 
 	mu            sync.Mutex
 	methods       []string

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"google.golang.org/protobuf/proto"
@@ -31,6 +32,15 @@ type replicatedState struct {
 	index     uint64
 	proposals []*slimcppb.SetFleetConfig
 	failing   error
+	until     time.Time // when failing ends; zero: it does not
+}
+
+// failure is what calls fail with now.
+func (s *replicatedState) failure() error {
+	if !s.until.IsZero() && !time.Now().Before(s.until) {
+		return nil
+	}
+	return s.failing
 }
 
 func newState(t *testing.T) *replicatedState {
@@ -96,11 +106,11 @@ type replica struct {
 func (r *replica) ReplicaID() string { return r.id }
 func (r *replica) View() *fsm.View   { return r.store.View() }
 func (r *replica) Read(context.Context) (*fsm.View, error) {
-	return r.store.View(), r.failing
+	return r.store.View(), r.failure()
 }
 func (r *replica) Propose(_ context.Context, command *slimcppb.Command) (fsm.Result, error) {
-	if r.failing != nil {
-		return fsm.Result{}, r.failing
+	if err := r.failure(); err != nil {
+		return fsm.Result{}, err
 	}
 	r.proposals = append(r.proposals, command.GetSetFleetConfig())
 	return r.apply(command), nil

@@ -36,7 +36,10 @@ func newRoot() *cobra.Command {
 	// The older control plane had no sub-commands: "-c FILE" alone serves.
 	root.Flags().StringVarP(&file, "config", "c", "", "serve with this configuration file")
 	root.AddCommand(newServe())
-	root.AddCommand(operator.NewCommands(operator.Options{Dialect: operator.SlimCP})...)
+	root.AddCommand(operator.NewCommands(operator.Options{
+		Dialect: operator.SlimCP,
+		Offline: []*cobra.Command{newRecover()},
+	})...)
 	return root
 }
 
@@ -47,7 +50,7 @@ func newServe() *cobra.Command {
 		Short: "Run a replica until SIGTERM",
 		Long: "Run a replica until SIGTERM. Without --config the file ./config.yaml is used if it exists, " +
 			"and the defaults if not.\n\n" +
-			"Exit codes: 0 stopped, 1 did not start, 2 usage, 11 the store failed, 12 the log needs a newer version.",
+			"Exit codes: 0 stopped, 1 did not start, 2 usage, 10 removed from the cluster, 11 the store failed, 12 the log needs a newer version.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return serve(cmd.Context(), file, cmd.OutOrStdout(), cmd.ErrOrStderr())

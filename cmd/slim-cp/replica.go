@@ -27,6 +27,8 @@ const (
 	// readyPatience is how long the start waits for a leader before it says that
 	// the southbound listeners are paused, and goes on waiting.
 	readyPatience = 10 * time.Second
+	// handOverTimeout bounds what a stopping replica waits for the others.
+	handOverTimeout = 5 * time.Second
 )
 
 // runtime is everything that a serving replica consists of.
@@ -42,6 +44,8 @@ type runtime struct {
 	health     *northbound.Health
 	servers    *servers
 	presenter  *presenter
+	relay      *relay
+	router     *southbound.Router
 }
 
 // run serves until the context ends. load reads the configuration file again,
@@ -49,11 +53,7 @@ type runtime struct {
 func run(ctx context.Context, settings *config.Config, load func() (*config.Config, error), hangups <-chan os.Signal,
 	logger hclog.Logger, stdout io.Writer) (err error) {
 	r := &runtime{settings: settings, logger: logger, stdout: stdout, store: fsm.New(), health: northbound.NewHealth()}
-	r.replica, err = cluster.Open(ctx, cluster.Options{
-		Name:    replicaName(),
-		DataDir: settings.Database.Path,
-	}, r.store, logger.Named("cluster"))
-	if err != nil {
+	if err := r.openReplica(ctx); err != nil {
 		return err
 	}
 	r.nodes = southbound.New(southbound.Options{
@@ -62,9 +62,15 @@ func run(ctx context.Context, settings *config.Config, load func() (*config.Conf
 		Logger:          logger.Named("southbound"),
 		MaxReceiveBytes: settings.Limits.MaxMessageSize,
 	})
+	r.relay = newRelay(r)
+	r.router = southbound.NewRouter(southbound.RouterOptions{
+		Service: r.nodes, Proposer: r.replica, Store: r.store, Logger: logger.Named("router"),
+	})
+	r.replica.RegisterPeerService(r.router.Register)
+	r.replica.CountSessions(func() int { return len(r.nodes.Sessions()) })
 	r.reconciler = reconciler.New(reconciler.Options{
 		Proposer:        r.replica,
-		Nodes:           r.nodes,
+		Nodes:           r.router,
 		Store:           r.store,
 		Logger:          logger.Named("reconciler"),
 		Workers:         settings.Reconciler.Workers,
@@ -77,6 +83,8 @@ func run(ctx context.Context, settings *config.Config, load func() (*config.Conf
 	if r.servers, err = r.listen(); err != nil {
 		return errors.Join(err, r.stop())
 	}
+	r.replica.ServePeers()
+	r.relay.start()
 	err = r.serve(ctx, hangups)
 	return errors.Join(err, r.stop())
 }
@@ -99,38 +107,53 @@ func replicaName() string {
 
 // serve runs until the context ends or the replica fails.
 func (r *runtime) serve(ctx context.Context, hangups <-chan os.Signal) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	failed := r.servers.start(r.logger)
-	if err := r.waitReady(ctx); err != nil {
+	go func() {
+		select {
+		case err := <-failed:
+			cancel(err)
+		case <-r.replica.Done():
+			cancel(r.replica.Err())
+		case <-ctx.Done():
+		}
+	}()
+	err := r.serveNodes(ctx, hangups)
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
+		return cause
+	}
+	return err
+}
+
+// serveNodes lets nodes in once they can be registered, and returns when the
+// context has ended. Operators are served meanwhile.
+func (r *runtime) serveNodes(ctx context.Context, hangups <-chan os.Signal) error {
+	r.waitMember(ctx)
+	if err := r.waitReady(ctx); err != nil || ctx.Err() != nil {
 		return err
 	}
-	if ctx.Err() != nil {
-		return nil
-	}
-	if err := r.presenter.start(ctx); err != nil {
+	if err := r.presenter.present(ctx); err != nil || ctx.Err() != nil {
 		return err
 	}
+	r.replica.LeadWith(r.router.Run)
 	r.replica.LeadWith(r.reconciler.Run)
 	gate := &gate{doors: r.servers, logger: r.logger, setReady: r.health.SetReady, obstacle: r.obstacle}
 	if err := gate.look(); err != nil {
 		return err
 	}
-	background, stop := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	defer running.Wait()
-	defer stop()
-	running.Go(func() { gate.run(background) })
-	running.Go(func() { r.followHangups(background, hangups) })
+	running.Go(func() { gate.run(ctx) })
+	running.Go(func() { r.followHangups(ctx, hangups) })
+	if r.settings.Cluster != nil {
+		running.Go(func() { r.scheduledSnapshots().run(ctx) })
+	}
 	r.logger.Info("serving", "replica", r.replica.ReplicaID(), "cluster", r.replica.ClusterID(),
 		"northbound", r.servers.addresses(r.servers.north), "southbound", r.servers.addresses(r.servers.south))
 	fmt.Fprintln(r.stdout, "control plane started")
-	select {
-	case <-ctx.Done():
-		return nil
-	case err := <-failed:
-		return err
-	case <-r.replica.Done():
-		return r.replica.Err()
-	}
+	<-ctx.Done()
+	return nil
 }
 
 // waitReady returns when the state is applied and a leader is known. Until then
@@ -149,10 +172,16 @@ func (r *runtime) waitReady(ctx context.Context) error {
 	return err
 }
 
-// obstacle says why nodes must not be let in, "" if they may (protocol A2, T2).
+// obstacle says why nodes must not be let in, "" if they may (protocol A2, T2, X4).
 func (r *runtime) obstacle() string {
+	if !r.isMember() {
+		return "this replica is not a member of a cluster"
+	}
 	if known, since := r.replica.LeaderKnown(); !known && time.Since(since) > leaderPatience {
 		return "no leader is known"
+	}
+	if reason := r.replica.Distrusted(); reason != "" {
+		return reason
 	}
 	if r.presenter.otherAuth() {
 		return "nodes register in another way than the file of this replica says"
@@ -173,7 +202,7 @@ func (r *runtime) followHangups(ctx context.Context, hangups <-chan os.Signal) {
 }
 
 // stop ends the replica in the order that costs nodes least (protocol A3): no
-// newcomers, then the streams, then the store.
+// newcomers, then the leadership, then the streams, then the store.
 func (r *runtime) stop() error {
 	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
@@ -185,10 +214,31 @@ func (r *runtime) stop() error {
 		case <-time.After(r.settings.Sessions.ShutdownDelay):
 		case <-ctx.Done():
 		}
+		r.handOver(ctx)
 		problems = append(problems, r.nodes.Drain(ctx))
 		r.servers.stop(ctx)
 	}
+	r.relay.stop()
 	r.nodes.Close()
 	problems = append(problems, r.replica.Shutdown(ctx))
 	return errors.Join(problems...)
+}
+
+// handOver has another replica lead, and tells whoever leads that this one is
+// going. What fails costs the others an election, or nodes a grace.
+func (r *runtime) handOver(ctx context.Context) {
+	r.replica.SetDraining()
+	if r.settings.Cluster == nil || r.replica.Err() != nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, handOverTimeout)
+	defer cancel()
+	if err := r.replica.HandOver(ctx); err != nil {
+		r.logger.Warn("leadership was not handed over", "error", err)
+	}
+	if r.isMember() && len(r.nodes.Sessions()) > 0 {
+		if err := r.relay.Drain(ctx); err != nil {
+			r.logger.Warn("no leader was told that this replica stops", "error", err)
+		}
+	}
 }

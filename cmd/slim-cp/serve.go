@@ -24,6 +24,7 @@ const defaultFile = "config.yaml"
 
 // Exit codes of serve, beside those that all commands share.
 const (
+	exitRemoved       = 10
 	exitStoreFailed   = 11
 	exitUnknownSchema = 12
 )
@@ -40,6 +41,8 @@ func (e *exitError) ExitCode() int { return e.code }
 
 func withExitCode(err error) error {
 	switch {
+	case errors.Is(err, cluster.ErrRemoved):
+		return &exitError{err: err, code: exitRemoved}
 	case errors.Is(err, cluster.ErrUnknownSchema):
 		return &exitError{err: err, code: exitUnknownSchema}
 	case errors.Is(err, cluster.ErrStoreFailed):

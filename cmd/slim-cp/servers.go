@@ -8,8 +8,10 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
 
+	"github.com/slim-cp/slim-cp/auth"
 	"github.com/slim-cp/slim-cp/config"
 	"github.com/slim-cp/slim-cp/northbound"
 	"github.com/slim-cp/slim-cp/southbound"
@@ -35,26 +37,37 @@ func (r *runtime) listen() (*servers, error) {
 		Reader:      r.replica,
 		Proposer:    r.replica,
 		Nodes:       r.reconciler,
+		Cluster:     r.replica,
+		Notes:       r.notes,
 		Provisional: r.nodes.Provisional,
 		Logger:      r.logger.Named("northbound"),
 	})
+	r.replica.RegisterPeerService(service.RegisterPeerServices)
 	for _, settings := range r.settings.Northbound {
+		options, err := listenerOptions(settings)
+		if err != nil {
+			return nil, errors.Join(err, all.close())
+		}
 		listener, err := net.Listen(settings.Endpoint.Network, settings.Endpoint.Address)
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("%s.endpoint: %w", settings.Key, err), all.close())
 		}
 		all.north = append(all.north, server{
-			grpc:     northbound.NewServer(service, r.health, listenerOptions(settings)...),
+			grpc:     northbound.NewServer(service, r.health, options...),
 			listener: listener,
 			settings: settings,
 		})
 	}
 	for _, settings := range r.settings.Southbound {
+		options, err := listenerOptions(settings)
+		if err != nil {
+			return nil, errors.Join(err, all.close())
+		}
 		listener, err := southbound.Listen(settings.Endpoint.Network, settings.Endpoint.Address)
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("%s.endpoint: %w", settings.Key, err), all.close())
 		}
-		south := grpc.NewServer(append(r.nodes.ServerOptions(), listenerOptions(settings)...)...)
+		south := grpc.NewServer(append(r.nodes.ServerOptions(), options...)...)
 		r.nodes.Register(south)
 		northbound.RegisterIntrospection(south, r.health)
 		all.south = append(all.south, server{grpc: south, listener: listener, settings: settings})
@@ -62,7 +75,16 @@ func (r *runtime) listen() (*servers, error) {
 	return all, nil
 }
 
-func listenerOptions(settings config.Listener) []grpc.ServerOption {
+// notes are what an operator should know of this replica beside the status of the
+// cluster.
+func (r *runtime) notes() []string {
+	if note := r.presenter.note(); note != "" {
+		return []string{note}
+	}
+	return nil
+}
+
+func listenerOptions(settings config.Listener) ([]grpc.ServerOption, error) {
 	options := []grpc.ServerOption{grpc.KeepaliveParams(keepalive.ServerParameters{
 		Time:    settings.Keepalive.Time,
 		Timeout: settings.Keepalive.Timeout,
@@ -73,7 +95,14 @@ func listenerOptions(settings config.Listener) []grpc.ServerOption {
 	if settings.MaxHeaderListSize > 0 {
 		options = append(options, grpc.MaxHeaderListSize(settings.MaxHeaderListSize))
 	}
-	return options
+	security, err := auth.ServerTLS(settings.Key+".tls", settings.TLS)
+	if err != nil {
+		return nil, err
+	}
+	if security != nil {
+		options = append(options, grpc.Creds(credentials.NewTLS(security)))
+	}
+	return options, nil
 }
 
 // start serves on every listener. The channel gets the first failure.

@@ -1,6 +1,7 @@
 package process
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -23,8 +24,12 @@ type Replica struct {
 	*Process
 	Northbound string // host:port
 	Southbound string // host:port
+	Cluster    string // host:port of the cluster port, if it has one
 	binary     string
 	config     string // path of the file
+
+	// Member is how it was configured, if it is one of a cluster.
+	Member Member
 }
 
 // Listeners are the plaintext endpoints (host:port) of a replica.
@@ -76,8 +81,14 @@ func StartReplicaOn(tb testing.TB, binaries Binaries, listeners Listeners, yaml 
 // Start runs a replica that was stopped again, with the same file.
 func (r *Replica) Start(tb testing.TB) {
 	tb.Helper()
-	r.Process = Start(tb, Spec{Name: "slim-cp", Path: r.binary, Args: []string{"serve", "-c", r.config}})
+	r.Launch(tb)
 	r.WaitStdout(tb, StartedLine, replicaStart)
+}
+
+// Launch is Start without the wait: for a replica that is expected to end.
+func (r *Replica) Launch(tb testing.TB) {
+	tb.Helper()
+	r.Process = Start(tb, Spec{Name: cmp.Or(r.Member.Name, "slim-cp"), Path: r.binary, Args: []string{"serve", "-c", r.config}})
 }
 
 // Stop ends a replica as its supervisor would, and fails the test unless it

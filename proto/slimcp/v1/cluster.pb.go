@@ -538,7 +538,9 @@ type ClusterStatusResponse struct {
 	FailureTolerance uint32           `protobuf:"varint,8,opt,name=failure_tolerance,json=failureTolerance,proto3" json:"failure_tolerance,omitempty"`
 	Replicas         []*ReplicaStatus `protobuf:"bytes,9,rep,name=replicas,proto3" json:"replicas,omitempty"`
 	// What an operator should know beside this, a fact a line.
-	Notes         []string `protobuf:"bytes,10,rep,name=notes,proto3" json:"notes,omitempty"`
+	Notes []string `protobuf:"bytes,10,rep,name=notes,proto3" json:"notes,omitempty"`
+	// The leader has begun its work, as far as the replica that answers knows.
+	LeaderWorks   bool `protobuf:"varint,11,opt,name=leader_works,json=leaderWorks,proto3" json:"leader_works,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -641,6 +643,13 @@ func (x *ClusterStatusResponse) GetNotes() []string {
 		return x.Notes
 	}
 	return nil
+}
+
+func (x *ClusterStatusResponse) GetLeaderWorks() bool {
+	if x != nil {
+		return x.LeaderWorks
+	}
+	return false
 }
 
 type ReplicaStatus struct {
@@ -1948,7 +1957,7 @@ const file_proto_slimcp_v1_cluster_proto_rawDesc = "" +
 	"\x18ApplyFleetConfigResponse\x12\x18\n" +
 	"\achanged\x18\x01 \x01(\bR\achanged\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\x04R\x05index\"\x16\n" +
-	"\x14ClusterStatusRequest\"\xcd\x02\n" +
+	"\x14ClusterStatusRequest\"\xf0\x02\n" +
 	"\x15ClusterStatusResponse\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x1d\n" +
@@ -1964,7 +1973,8 @@ const file_proto_slimcp_v1_cluster_proto_rawDesc = "" +
 	"\x11failure_tolerance\x18\b \x01(\rR\x10failureTolerance\x124\n" +
 	"\breplicas\x18\t \x03(\v2\x18.slimcp.v1.ReplicaStatusR\breplicas\x12\x14\n" +
 	"\x05notes\x18\n" +
-	" \x03(\tR\x05notes\"\x9e\x03\n" +
+	" \x03(\tR\x05notes\x12!\n" +
+	"\fleader_works\x18\v \x01(\bR\vleaderWorks\"\x9e\x03\n" +
 	"\rReplicaStatus\x12\x1d\n" +
 	"\n" +
 	"replica_id\x18\x01 \x01(\tR\treplicaId\x12\x12\n" +

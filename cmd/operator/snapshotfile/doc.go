@@ -1,0 +1,2 @@
+// Package snapshotfile keeps saved states in files.
+package snapshotfile

@@ -1,0 +1,124 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"github.com/slim-cp/slim-cp/auth"
+	"github.com/slim-cp/slim-cp/cluster"
+	"github.com/slim-cp/slim-cp/config"
+)
+
+// clusterOptions are those of the replica: alone by the database section, or one
+// of several by the cluster section, whose port is open then.
+func clusterOptions(settings *config.Config) (cluster.Options, error) {
+	section := settings.Cluster
+	if section == nil {
+		return cluster.Options{Name: replicaName(), DataDir: settings.Database.Path}, nil
+	}
+	name := section.Name
+	if name == "" {
+		name = replicaName()
+	}
+	options := cluster.Options{
+		Name: name, DataDir: section.DataDir, SnapshotThreshold: section.Raft.SnapshotThreshold,
+		Timings: cluster.Timings{
+			Heartbeat:   section.Raft.HeartbeatTimeout,
+			Election:    section.Raft.ElectionTimeout,
+			LeaderLease: section.Raft.LeaderLeaseTimeout,
+		},
+		Peers: &cluster.Peers{
+			Advertise:       section.Advertise,
+			Version:         version(),
+			BootstrapExpect: section.BootstrapExpect,
+			Join:            section.Join,
+			Autopilot: cluster.Autopilot{
+				StabilizationTime: section.Autopilot.StabilizationTime,
+				DeadServerCleanup: section.Autopilot.DeadServerCleanup,
+				DeadAfter:         section.Autopilot.DeadAfter,
+				MinQuorum:         section.Autopilot.MinQuorum,
+			},
+		},
+	}
+	var err error
+	if options.Peers.ServerTLS, options.Peers.ClientTLS, err = auth.PeerTLS("cluster.tls", section.TLS); err != nil {
+		return cluster.Options{}, err
+	}
+	if options.Peers.Listener, err = net.Listen(section.Endpoint.Network, section.Endpoint.Address); err != nil {
+		return cluster.Options{}, fmt.Errorf("cluster.endpoint: %w", err)
+	}
+	return options, nil
+}
+
+// openReplica opens the replica; a cluster port that was opened for one that does
+// not start is closed.
+func (r *runtime) openReplica(ctx context.Context) error {
+	options, err := clusterOptions(r.settings)
+	if err != nil {
+		return err
+	}
+	if r.replica, err = cluster.Open(ctx, options, r.store, r.logger.Named("cluster")); err != nil && options.Peers != nil {
+		if closeErr := options.Peers.Listener.Close(); !errors.Is(closeErr, net.ErrClosed) {
+			err = errors.Join(err, closeErr)
+		}
+	}
+	return err
+}
+
+// version is what the Go tool stamped into the binary.
+func version() string {
+	build, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	text := build.Main.Version
+	for _, setting := range build.Settings {
+		if setting.Key == "vcs.revision" && !strings.Contains(text, setting.Value[:min(len(setting.Value), 12)]) {
+			text += " " + setting.Value
+		}
+	}
+	return text
+}
+
+// membershipLook is how often a replica looks whether it has become a member.
+const membershipLook = 100 * time.Millisecond
+
+// isMember reports whether the replica is part of a cluster.
+func (r *runtime) isMember() bool { return len(r.replica.Members()) > 0 }
+
+// waitMember returns when the replica is a member of a cluster, or the context has
+// ended. It says how to make it one.
+func (r *runtime) waitMember(ctx context.Context) {
+	if r.isMember() {
+		return
+	}
+	fmt.Fprintf(r.stdout, "control plane started (%s)\n", r.howToGoOn())
+	ticker := time.NewTicker(membershipLook)
+	defer ticker.Stop()
+	for !r.isMember() {
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// howToGoOn says what an operator does with a replica that is not a member.
+func (r *runtime) howToGoOn() string {
+	section := r.settings.Cluster
+	switch {
+	case section.BootstrapExpect > 0:
+		return fmt.Sprintf("not a member of a cluster: waits for %d replicas at %s",
+			section.BootstrapExpect, strings.Join(section.Join, ", "))
+	case len(section.Join) > 0:
+		return "not a member of a cluster: tries to join the one of " + strings.Join(section.Join, ", ") +
+			`; "slim-cp cluster init" makes a new one`
+	}
+	return `not a member of a cluster: "slim-cp cluster init" makes one of this replica, "slim-cp cluster join HOST:PORT" has it join one`
+}

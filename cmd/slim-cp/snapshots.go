@@ -1,0 +1,125 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/slim-cp/slim-cp/cmd/operator/snapshotfile"
+	"github.com/slim-cp/slim-cp/config"
+	"github.com/slim-cp/slim-cp/fsm"
+)
+
+const (
+	// snapshotTimeout bounds one scheduled snapshot.
+	snapshotTimeout = 10 * time.Minute
+	snapshotPrefix  = "slim-cp-"
+	snapshotSuffix  = ".snapshot"
+)
+
+// snapshots saves the state on a schedule, on every replica: the machine with the
+// newest file may be the one that is lost.
+type snapshots struct {
+	settings config.Snapshots
+	view     func() *fsm.View
+	save     func(context.Context, io.Writer) (fsm.SnapshotInfo, error)
+	logger   hclog.Logger
+	now      func() time.Time
+}
+
+func (r *runtime) scheduledSnapshots() *snapshots {
+	return &snapshots{
+		settings: r.settings.Cluster.Snapshots, view: r.replica.View, save: r.replica.SaveSnapshot,
+		logger: r.logger.Named("snapshots"), now: time.Now,
+	}
+}
+
+// run saves until the context ends.
+func (s *snapshots) run(ctx context.Context) {
+	if s.settings.Interval <= 0 {
+		return
+	}
+	ticker := time.NewTicker(s.settings.Interval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+		if err := s.once(ctx); err != nil && ctx.Err() == nil {
+			s.logger.Error("scheduled snapshot failed", "path", s.settings.Path, "error", err)
+		}
+	}
+}
+
+// once saves the state if it is not that of the newest file, and removes the files
+// that are too many.
+func (s *snapshots) once(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, snapshotTimeout)
+	defer cancel()
+	if err := os.MkdirAll(s.settings.Path, 0o700); err != nil {
+		return err
+	}
+	files, err := s.files()
+	if err != nil {
+		return err
+	}
+	now := s.view()
+	mark := fmt.Sprintf("-%d-%d%s", now.Generation(), now.Index(), snapshotSuffix)
+	if len(files) > 0 && strings.HasSuffix(files[len(files)-1], mark) {
+		return nil
+	}
+	path, err := s.write(ctx)
+	if err != nil {
+		return err
+	}
+	if files, err = s.files(); err != nil {
+		return err
+	}
+	for _, old := range files[:max(0, len(files)-s.settings.Retain)] {
+		if err := os.Remove(filepath.Join(s.settings.Path, old)); err != nil {
+			return err
+		}
+	}
+	s.logger.Info("saved a snapshot", "file", path)
+	return nil
+}
+
+// write saves the state under a name that tells when and what: names sort by time.
+func (s *snapshots) write(ctx context.Context) (string, error) {
+	temporary := filepath.Join(s.settings.Path, "scheduled")
+	info, err := snapshotfile.Write(temporary, func(w io.Writer) error {
+		_, err := s.save(ctx, w)
+		return err
+	})
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(s.settings.Path, fmt.Sprintf("%s%s-%d-%d%s",
+		snapshotPrefix, s.now().UTC().Format("20060102T150405Z"), info.Generation, info.Index, snapshotSuffix))
+	return path, os.Rename(temporary, path)
+}
+
+// files returns the names of the scheduled snapshots, the oldest first.
+func (s *snapshots) files() ([]string, error) {
+	entries, err := os.ReadDir(s.settings.Path)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, entry := range entries {
+		if name := entry.Name(); strings.HasPrefix(name, snapshotPrefix) && strings.HasSuffix(name, snapshotSuffix) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names, nil
+}

@@ -73,8 +73,7 @@ func (s *snapshots) once(ctx context.Context) error {
 		return err
 	}
 	now := s.view()
-	mark := fmt.Sprintf("-%d-%d%s", now.Generation(), now.Index(), snapshotSuffix)
-	if len(files) > 0 && strings.HasSuffix(files[len(files)-1], mark) {
+	if len(files) > 0 && strings.HasSuffix(files[len(files)-1], snapshotMark(now.Generation(), now.Index())) {
 		return nil
 	}
 	path, err := s.write(ctx)
@@ -103,9 +102,15 @@ func (s *snapshots) write(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	path := filepath.Join(s.settings.Path, fmt.Sprintf("%s%s-%d-%d%s",
-		snapshotPrefix, s.now().UTC().Format("20060102T150405Z"), info.Generation, info.Index, snapshotSuffix))
+	path := filepath.Join(s.settings.Path,
+		snapshotPrefix+s.now().UTC().Format("20060102T150405Z")+snapshotMark(info.Generation, info.Index))
 	return path, os.Rename(temporary, path)
+}
+
+// snapshotMark ends the name of a snapshot's file. It has a fixed width, so that
+// names sort also within a second.
+func snapshotMark(generation, index uint64) string {
+	return fmt.Sprintf("-%06d-%012d%s", generation, index, snapshotSuffix)
 }
 
 // files returns the names of the scheduled snapshots, the oldest first.

@@ -52,6 +52,15 @@ func (r *Replica) indexToWaitFor(ctx context.Context) (uint64, error) {
 		index, _, err := r.readIndex(ctx)
 		return index, err
 	}
+	return r.remoteIndex.join(ctx)
+}
+
+// askReadIndex asks the leader for an index to wait for. It blocks until the leader
+// answers, another one leads, or 10 s have passed.
+func (r *Replica) askReadIndex() (uint64, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), defaultDeadline)
+	defer cancel()
+	defer context.AfterFunc(r.forwarder.ctx, cancel)()
 	var index uint64
 	err := r.withLeader(ctx, func(ctx context.Context, conn *grpc.ClientConn) error {
 		response, err := slimcppb.NewReplicaServiceClient(conn).ReadIndex(ctx, &slimcppb.ReadIndexRequest{})
@@ -74,7 +83,7 @@ func (r *Replica) readIndex(ctx context.Context) (index, term uint64, err error)
 	// The index of the state itself: raft's applied index counts entries that
 	// are only queued for it.
 	index = r.store.View().Index()
-	if err := r.verification.join(ctx); err != nil {
+	if _, err := r.verification.join(ctx); err != nil {
 		return 0, 0, err
 	}
 	if leading, now := r.Leadership(); !leading || now != term {
@@ -86,7 +95,7 @@ func (r *Replica) readIndex(ctx context.Context) (index, term uint64, err error)
 // verifyLeader asks a quorum whether this replica still leads. The library
 // counts the answers of non-voters too; while there are some, a barrier, which
 // only voters can commit, takes its place.
-func (r *Replica) verifyLeader() error {
+func (r *Replica) verifyLeader() (uint64, error) {
 	var err error
 	if r.hasNonVoters() && !r.options.without.readBarrier {
 		err = r.raft.Barrier(enqueueTimeout).Error()
@@ -94,9 +103,9 @@ func (r *Replica) verifyLeader() error {
 		err = r.raft.VerifyLeader().Error()
 	}
 	if err != nil {
-		return fmt.Errorf("%w: %w", ErrNoLeader, err)
+		return 0, fmt.Errorf("%w: %w", ErrNoLeader, err)
 	}
-	return nil
+	return 0, nil
 }
 
 func (r *Replica) hasNonVoters() bool {
@@ -110,10 +119,11 @@ func (r *Replica) hasNonVoters() bool {
 
 // verification lets reads that come while leadership is being verified share
 // the next verification: it starts after all of them have begun, and however
-// many reads wait, there is one call to the library.
+// many reads wait, there is one call to the library, or to the leader, which
+// answers with the index to wait for.
 type verification struct {
 	calls  *calls
-	verify func() error
+	verify func() (index uint64, err error)
 
 	mu      sync.Mutex
 	next    *verified
@@ -121,12 +131,13 @@ type verification struct {
 }
 
 type verified struct {
-	done chan struct{}
-	err  error // set before done is closed
+	done  chan struct{}
+	index uint64 // set before done is closed
+	err   error
 }
 
 // join waits for a verification that starts after this call.
-func (v *verification) join(ctx context.Context) error {
+func (v *verification) join(ctx context.Context) (uint64, error) {
 	v.mu.Lock()
 	if v.next == nil {
 		v.next = &verified{done: make(chan struct{})}
@@ -138,13 +149,13 @@ func (v *verification) join(ctx context.Context) error {
 	running := v.running
 	v.mu.Unlock()
 	if !running {
-		return ErrShutdown
+		return 0, ErrShutdown
 	}
 	select {
 	case <-mine.done:
-		return mine.err
+		return mine.index, mine.err
 	case <-ctx.Done():
-		return fmt.Errorf("%w: leadership was not confirmed in time: %w", ErrNoLeader, ctx.Err())
+		return 0, fmt.Errorf("%w: leadership was not confirmed in time: %w", ErrNoLeader, ctx.Err())
 	}
 }
 
@@ -160,7 +171,7 @@ func (v *verification) loop() {
 			return
 		}
 		v.mu.Unlock()
-		mine.err = v.verify()
+		mine.index, mine.err = v.verify()
 		close(mine.done)
 	}
 }

@@ -31,6 +31,7 @@ type Replica struct {
 	readiness    *readiness
 	calls        calls
 	verification verification
+	remoteIndex  verification  // of the leader's read index
 	snapshotting chan struct{} // holds a token while a snapshot is being written
 
 	// Of one of several replicas only.
@@ -129,6 +130,7 @@ func newReplica(options Options, store *fsm.Store, storage *storage, logger hclo
 	}
 	r.finish = sync.OnceFunc(func() { close(r.done) })
 	r.verification = verification{calls: &r.calls, verify: r.verifyLeader}
+	r.remoteIndex = verification{calls: &r.calls, verify: r.askReadIndex}
 	r.beginShutdown = sync.OnceFunc(func() {
 		r.shutdownStep.Store("the leader's work")
 		go r.shutDown()

@@ -39,8 +39,9 @@ func (r *Replica) propose(ctx context.Context, command *slimcppb.Command, wait b
 		out := r.proposeOnce(ctx, encoded)
 		// What was surely not proposed may be sent again, and so may what has a
 		// request id: it takes effect once (protocol X1).
-		notProposed := errors.Is(out.err, ErrNoLeader) || errors.Is(out.err, ErrNotLeader)
-		if !notProposed && !(errors.Is(out.err, ErrUnknownOutcome) && command.GetRequestId() != "") {
+		again := errors.Is(out.err, ErrNoLeader) || errors.Is(out.err, ErrNotLeader) ||
+			errors.Is(out.err, ErrUnknownOutcome) && command.GetRequestId() != ""
+		if !again {
 			return out.result, out.err
 		}
 		if !r.waitLeaderChange(patient, changed) {

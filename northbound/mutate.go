@@ -72,7 +72,9 @@ func (s *Service) attempt(ctx context.Context, m mutation) (fsm.Result, error) {
 	if m.refused != nil {
 		return fsm.Result{}, m.refused
 	}
-	if m.judge != nil {
+	// Most changes are good by this replica's own copy, and Apply judges them
+	// again. Only a refusal has to be by the newest state.
+	if m.judge != nil && m.judge(s.reader.View()) != nil {
 		view, err := s.read(ctx)
 		if err != nil {
 			return fsm.Result{}, err

@@ -50,6 +50,7 @@ var (
 	errDeregistered    = errors.New("node deregistered")
 	errDraining        = errors.New("replica is shutting down")
 	errOrphaned        = errors.New("replica has no leader, but others have one")
+	errDistrusted      = errors.New("replica is out of service")
 )
 
 // statusCodes is the one table from errors to what ends an RPC. The first match
@@ -68,6 +69,7 @@ var statusCodes = []struct {
 	{errEvicted, codes.Aborted},
 	{errDraining, codes.Unavailable},
 	{errOrphaned, codes.Unavailable},
+	{errDistrusted, codes.Unavailable},
 	{context.Canceled, codes.Canceled},
 	{context.DeadlineExceeded, codes.DeadlineExceeded},
 }

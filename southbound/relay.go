@@ -40,6 +40,8 @@ type Peers interface {
 	// LeaderElsewhere reports whether this replica, which knows no leader, can reach
 	// a member that has one. It may block until the context ends.
 	LeaderElsewhere(ctx context.Context) bool
+	// Distrusted says why this replica's state must not be served, "" if it may.
+	Distrusted() string
 }
 
 // RelayOptions configure a Relay.
@@ -217,7 +219,15 @@ func (r *Relay) watchOrphaned(ctx context.Context) {
 	look := min(time.Second, r.orphanPatience/4)
 	for pause(ctx, look) {
 		streams := r.service.answeredStreams()
-		if len(streams) == 0 || !r.orphaned(ctx) {
+		if len(streams) == 0 {
+			continue
+		}
+		if reason := r.peers.Distrusted(); reason != "" {
+			r.logger.Error("ending the nodes' streams", "streams", len(streams), "within", r.orphanSpread, "reason", reason)
+			shed(ctx, streams, r.orphanSpread, errDistrusted)
+			continue
+		}
+		if !r.orphaned(ctx) {
 			continue
 		}
 		r.logger.Warn("no leader is known here while others have one: ending the nodes' streams",

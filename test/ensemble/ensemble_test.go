@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -75,6 +76,16 @@ type replica struct {
 	server     *grpc.Server
 	stopRelay  context.CancelFunc
 	running    sync.WaitGroup
+	// wrong, if it is set, is what the others say of the replica's state.
+	wrong atomic.Pointer[string]
+}
+
+// Distrusted adds what a test says of the replica's state.
+func (r *replica) Distrusted() string {
+	if wrong := r.wrong.Load(); wrong != nil {
+		return *wrong
+	}
+	return r.Replica.Distrusted()
 }
 
 // form makes three replicas one cluster of which all vote.
@@ -148,7 +159,7 @@ func (e *ensemble) start(name string) *replica {
 		Service: r.nodes, Proposer: r.Replica, Store: r.store, Logger: logger.Named("router"),
 	})
 	r.relay = southbound.NewRelay(southbound.RelayOptions{
-		Service: r.nodes, Peers: r.Replica, Logger: logger.Named("relay"), OrphanPatience: orphanPatience, OrphanSpread: orphanSpread,
+		Service: r.nodes, Peers: r, Logger: logger.Named("relay"), OrphanPatience: orphanPatience, OrphanSpread: orphanSpread,
 	})
 	r.reconciler = reconciler.New(reconciler.Options{
 		Proposer: r.Replica, Nodes: r.router, Store: r.store, Logger: logger.Named("reconciler"),
@@ -346,7 +357,7 @@ func (e *ensemble) accepts(name string) bool {
 		return false
 	}
 	known, since := r.LeaderKnown()
-	return known || time.Since(since) < orphanPatience
+	return (known || time.Since(since) < orphanPatience) && r.Distrusted() == ""
 }
 
 // converged waits until every node is connected, every link stands and every name

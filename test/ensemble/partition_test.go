@@ -93,6 +93,31 @@ func TestReplicaWithoutLeaderLetsItsNodesGo(t *testing.T) {
 	e.converged()
 }
 
+// A replica whose state is not that of the majority lets its nodes go: what it would
+// tell them may be wrong (protocol X4).
+func TestReplicaWithAWrongStateLetsItsNodesGo(t *testing.T) {
+	e := form(t)
+	odd, other := e.followers()[0], e.followers()[1]
+	node := e.join("g0", "n1", odd, other)
+	e.join("g1", "n1", other)
+	e.converged()
+	links := linkIDs(e.view())
+	reason := "the state differs from that of a majority"
+	odd.wrong.Store(&reason)
+	e.eventually("the node is on another replica", func() error {
+		record, _ := other.store.View().Node(node.ID())
+		if session, ok := record.CommandSession(); !ok || session.Name.ReplicaID == odd.ReplicaID() {
+			return fmt.Errorf("its sessions are %v", record.Sessions)
+		}
+		return nil
+	})
+	if odd.nodes.Stats().Streams > 0 {
+		t.Error("the replica still holds streams")
+	}
+	e.converged()
+	wantEqual(t, "links", linkIDs(e.view()), links)
+}
+
 // A leader that is cut off loses its leadership; what it decided comes too late.
 func TestLeaderCutOff(t *testing.T) {
 	e := form(t)

@@ -37,7 +37,7 @@ const (
 func BenchmarkFailover(b *testing.B) {
 	for name, section := range map[string]string{"defaults": defaultTimings, "fast": fastTimings} {
 		b.Run("timings="+name, func(b *testing.B) {
-			replicas := formCluster(b, section)
+			replicas := formCluster(b, section, "")
 			var writes, works []time.Duration
 			for b.Loop() {
 				for len(writes) < leaderKills {
@@ -54,7 +54,7 @@ func BenchmarkFailover(b *testing.B) {
 // BenchmarkHandOver has the leader hand over to each other replica in turn, and
 // reports, in milliseconds, how long operators' writes stood still.
 func BenchmarkHandOver(b *testing.B) {
-	replicas := formCluster(b, defaultTimings)
+	replicas := formCluster(b, defaultTimings, "")
 	var gaps []time.Duration
 	for b.Loop() {
 		for len(gaps) < leaderKills {
@@ -88,7 +88,7 @@ func (m *member) status(ctx context.Context) (*slimcppb.ClusterStatusResponse, e
 }
 
 // formCluster runs three replicas, each with a data directory of its own.
-func formCluster(b *testing.B, section string) []*member {
+func formCluster(b *testing.B, section, yaml string) []*member {
 	b.Helper()
 	binaries, err := process.Build()
 	if err != nil {
@@ -96,7 +96,7 @@ func formCluster(b *testing.B, section string) []*member {
 	}
 	var members []*member
 	for i := range 3 {
-		replica := process.StartMember(b, binaries, process.Member{Name: fmt.Sprintf("cp-%d", i+1), Section: section})
+		replica := process.StartMember(b, binaries, process.Member{Name: fmt.Sprintf("cp-%d", i+1), Section: section, YAML: yaml})
 		conn, err := grpc.NewClient(replica.Northbound, grpc.WithTransportCredentials(insecure.NewCredentials()))
 		if err != nil {
 			b.Fatal(err)

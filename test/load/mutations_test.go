@@ -62,7 +62,7 @@ type mutator func(ctx context.Context, caller int, value []byte) error
 // mutateFor returns how many mutations a second the callers get done.
 func mutateFor(b *testing.B, members []mutator, callers int, period time.Duration) float64 {
 	b.Helper()
-	ctx, cancel := context.WithTimeout(b.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(b.Context(), period+30*time.Second)
 	defer cancel()
 	var done atomic.Int64
 	var failed atomic.Pointer[error]
@@ -92,17 +92,19 @@ func mutateFor(b *testing.B, members []mutator, callers int, period time.Duratio
 	return float64(done.Load()) / time.Since(began).Seconds()
 }
 
+// sharedSecret lets operators set groups' secrets.
+const sharedSecret = "topology: {registration_auth: {type: shared_secret}}\n"
+
 // startOperators runs three slim-cp processes; a mutation sets a group's secret.
 func startOperators(b *testing.B) []mutator {
 	b.Helper()
-	binaries, err := process.Build()
-	if err != nil {
-		b.Fatal(err)
-	}
-	const auth = "topology: {registration_auth: {type: shared_secret}}\n"
+	return secretSetters(formCluster(b, defaultTimings, sharedSecret))
+}
+
+func secretSetters(members []*member) []mutator {
 	var mutators []mutator
-	for _, replica := range process.FormCluster(b, binaries, 3, auth) {
-		client := controlplanepb.NewControlPlaneServiceClient(dial(b, replica.Northbound))
+	for _, m := range members {
+		client := controlplanepb.NewControlPlaneServiceClient(m.conn)
 		mutators = append(mutators, func(ctx context.Context, caller int, value []byte) error {
 			_, err := client.AddDomain(ctx, &controlplanepb.AddDomainRequest{
 				DomainName: fmt.Sprintf("group-%d", caller), Secret: string(value),

@@ -128,29 +128,46 @@ func (r *Replica) requireLeader() error {
 	return r.leads()
 }
 
-// Remove removes a member for good: its id never joins again. It is the leader's;
-// a leader that is to go hands over first. Removing what is not a member, but was
-// one, does nothing.
-func (r *Replica) Remove(ctx context.Context, nameOrID string) error {
+// changeMember makes a change of one member, the only one at a time. It is the
+// leader's.
+func (r *Replica) changeMember(nameOrID string, change func(Member) error) error {
 	if err := r.requireLeader(); err != nil {
 		return err
 	}
 	r.members.changing.Lock()
 	defer r.members.changing.Unlock()
 	member, err := r.findMember(nameOrID)
-	if errors.Is(err, ErrUnknownReplica) && r.store.View().ReplicaRemoved(nameOrID) {
-		return nil
-	}
 	if err != nil {
 		return err
 	}
-	if member.ReplicaID == r.ReplicaID() {
-		return fmt.Errorf("%w: %s leads: transfer the leadership first", ErrMembership, member.ReplicaID)
+	return change(member)
+}
+
+// changeFollower is changeMember for what would end the leadership if the leader
+// did it to itself.
+func (r *Replica) changeFollower(nameOrID string, change func(Member) error) error {
+	return r.changeMember(nameOrID, func(member Member) error {
+		if member.ReplicaID == r.ReplicaID() {
+			return fmt.Errorf("%w: %s leads: transfer the leadership first", ErrMembership, member.ReplicaID)
+		}
+		return change(member)
+	})
+}
+
+// Remove removes a member for good: its id never joins again. It is the leader's;
+// a leader that is to go hands over first. Removing what is not a member, but was
+// one, does nothing.
+func (r *Replica) Remove(ctx context.Context, nameOrID string) error {
+	err := r.changeFollower(nameOrID, func(member Member) error {
+		if err := r.keepsQuorum(ctx, member); err != nil {
+			return err
+		}
+		return r.remove(ctx, member)
+	})
+	if errors.Is(err, ErrUnknownReplica) && r.store.View().ReplicaRemoved(nameOrID) {
+		return nil
 	}
-	if err := r.keepsQuorum(ctx, member); err != nil {
-		return err
-	}
-	return r.remove(ctx, member)
+	return err
 }
 
 // remove takes a member out of Raft, bars its id and tells it.
@@ -227,56 +244,35 @@ func (r *Replica) keepsQuorum(ctx context.Context, leaving Member) error {
 
 // Promote makes a member a voter. It is the leader's.
 func (r *Replica) Promote(ctx context.Context, nameOrID string) error {
-	if err := r.requireLeader(); err != nil {
-		return err
-	}
-	r.members.changing.Lock()
-	defer r.members.changing.Unlock()
-	member, err := r.findMember(nameOrID)
-	if err != nil {
-		return err
-	}
-	if !member.Voter {
-		status := r.describeMember(ctx, member)
-		if !status.Healthy {
-			return fmt.Errorf("%w: %s cannot vote yet: %s", ErrMembership, member.ReplicaID, status.Problem)
+	return r.changeMember(nameOrID, func(member Member) error {
+		if !member.Voter {
+			if status := r.describeMember(ctx, member); !status.Healthy {
+				return fmt.Errorf("%w: %s cannot vote yet: %s", ErrMembership, member.ReplicaID, status.Problem)
+			}
+			err := r.change(ctx, "promote "+member.ReplicaID, func() raft.IndexFuture {
+				return r.raft.AddVoter(raft.ServerID(member.ReplicaID), raft.ServerAddress(member.Address), 0, changeTimeout)
+			})
+			if err != nil {
+				return err
+			}
 		}
-		err = r.change(ctx, "promote "+member.ReplicaID, func() raft.IndexFuture {
-			return r.raft.AddVoter(raft.ServerID(member.ReplicaID), raft.ServerAddress(member.Address), 0, changeTimeout)
-		})
-		if err != nil {
-			return err
-		}
-	}
-	return r.holdBack(ctx, member.ReplicaID, false)
+		return r.holdBack(ctx, member.ReplicaID, false)
+	})
 }
 
 // Demote takes the vote of a member, and autopilot does not give it back. It is
 // the leader's, which cannot demote itself.
 func (r *Replica) Demote(ctx context.Context, nameOrID string) error {
-	if err := r.requireLeader(); err != nil {
-		return err
-	}
-	r.members.changing.Lock()
-	defer r.members.changing.Unlock()
-	member, err := r.findMember(nameOrID)
-	if err != nil {
-		return err
-	}
-	if member.ReplicaID == r.ReplicaID() {
-		return fmt.Errorf("%w: %s leads: transfer the leadership first", ErrMembership, member.ReplicaID)
-	}
-	if err := r.keepsQuorum(ctx, member); err != nil {
-		return err
-	}
-	if err := r.holdBack(ctx, member.ReplicaID, true); err != nil {
-		return err
-	}
-	if !member.Voter {
-		return nil
-	}
-	return r.change(ctx, "demote "+member.ReplicaID, func() raft.IndexFuture {
-		return r.raft.DemoteVoter(raft.ServerID(member.ReplicaID), 0, changeTimeout)
+	return r.changeFollower(nameOrID, func(member Member) error {
+		if err := r.keepsQuorum(ctx, member); err != nil {
+			return err
+		}
+		if err := r.holdBack(ctx, member.ReplicaID, true); err != nil || !member.Voter {
+			return err
+		}
+		return r.change(ctx, "demote "+member.ReplicaID, func() raft.IndexFuture {
+			return r.raft.DemoteVoter(raft.ServerID(member.ReplicaID), 0, changeTimeout)
+		})
 	})
 }
 

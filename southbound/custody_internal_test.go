@@ -76,14 +76,14 @@ func TestLeaderThatStoodStillGivesNobodyUp(t *testing.T) {
 		defer c.close()
 		node, _ := leader.store.View().Node("g/n")
 		c.follow(node)
-		time.Sleep(5 * time.Second)
+		pass(5 * time.Second)
 		c.forgive(5 * time.Second)
 		c.look(time.Now())
 		synctest.Wait()
 		if lost := leader.lostReplicas(); len(lost) > 0 {
 			t.Errorf("sessions of %v were given up by a leader that had stood still", lost)
 		}
-		time.Sleep(5 * time.Second)
+		pass(5 * time.Second)
 		c.look(time.Now())
 		synctest.Wait()
 		if lost := leader.lostReplicas(); !slices.Equal(lost, []string{"other"}) {

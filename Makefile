@@ -12,7 +12,7 @@ node_modules := test/interop/node_modules
 # The race detector needs a C compiler.
 race := $(if $(shell command -v $${CC:-gcc}),-race)
 
-.PHONY: build test e2e interop node_modules lint bench fuzz demo proto clean
+.PHONY: build test e2e interop node_modules lint bench fuzz demo up proto clean
 
 build: ## bin/slim-cp, bin/slimctl and bin/slim-node
 	go build -o bin/ ./cmd/slim-cp ./cmd/slimctl ./cmd/slim-node
@@ -25,8 +25,9 @@ test: ## all tests but those of running binaries
 e2e: ## the built binaries as processes
 	go test -count=1 -timeout 10m -tags e2e ./test/e2e
 
-interop: node_modules ## real SLIM nodes and applications
-	go test -count=1 -timeout 10m -tags interop ./test/interop
+interop: node_modules ## real SLIM nodes and applications; those of one replica again on followers
+	go test -count=1 -timeout 10m -parallel 4 -tags interop ./test/interop
+	go test -count=1 -timeout 10m -parallel 4 -tags interop -run '^TestScenario(0|1|2[0-2])' ./test/interop -args -followers
 
 node_modules: $(node_modules)/.package-lock.json
 
@@ -50,8 +51,11 @@ bench: ## time and memory of the hot paths
 fuzz: ## every decoder of bytes from outside, 10 s each
 	scripts/fuzz.sh 10s
 
-demo: build ## one replica and a simulated fleet, with failures
+demo: build ## three replicas and a simulated fleet: the leader is killed, a state restored
 	scripts/demo.sh
+
+up: build ## such a cluster with a fleet, until Ctrl-C
+	scripts/up.sh
 
 proto: ## generated code from the wire schemas
 	scripts/proto.sh

@@ -137,10 +137,11 @@ func TestWrongClockOfALeader(t *testing.T) {
 	e := newEnsemble(t)
 	offsets := map[string]*atomic.Int64{}
 	for name, offset := range map[string]time.Duration{"a": time.Hour, "b": -time.Hour, "c": 0} {
-		offsets[name] = &atomic.Int64{}
-		offsets[name].Store(int64(offset))
+		ahead := &atomic.Int64{}
+		ahead.Store(int64(offset))
+		offsets[name] = ahead
 		e.start(name, func(o *cluster.Options) {
-			o.Now = func() time.Time { return time.Now().Add(time.Duration(offsets[name].Load())) }
+			o.Now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
 		})
 	}
 	e.unite("a", "b", "c")

@@ -178,6 +178,10 @@ func TestTermFence(t *testing.T) {
 		if result, err := replica.ProposeAsLeader(t.Context(), old, register(1)); err != nil || result.Err != nil {
 			t.Fatal(err, result.Err)
 		}
+		written := logs.written()
+		if decided := written[len(written)-1].GetCommands()[0]; decided.GetTerm() != old {
+			t.Errorf("a decision of term %d is in the log under term %d", old, decided.GetTerm())
+		}
 		loseLeadership(t, replica, logs)
 		before := replica.LastLogIndex()
 		if _, err := replica.ProposeAsLeader(t.Context(), old, register(2)); !errors.Is(err, cluster.ErrNotLeader) {

@@ -35,11 +35,11 @@ func standsStill(t *testing.T, drain bool) bool {
 		return observedTransport{peerTransport: n, id: id, senders: seen, cut: cut}
 	})
 	defer func() {
-		close(until)
 		for _, replica := range replicas {
-			replica.startDraining(make(chan struct{}))
+			replica.startDraining(until)
 			_ = replica.Shutdown().Error()
 		}
+		close(until)
 	}()
 	first := oneOf(t, replicas, (*bareReplica).leads)
 	others := slices.DeleteFunc(slices.Clone(replicas), func(b *bareReplica) bool { return b == first })

@@ -298,9 +298,10 @@ func TestWritesGoOnWhileAMemberIsAdded(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var callers sync.WaitGroup
 	for at, name := range []string{"a", "b", "c"} {
+		replica := e.replicas[name]
 		callers.Go(func() {
 			for i := 0; ctx.Err() == nil; i++ {
-				result, err := e.replicas[name].Propose(t.Context(), registerNamed(name, uint64(at*1_000_000+i+1)))
+				result, err := replica.Propose(t.Context(), registerNamed(name, uint64(at*1_000_000+i+1)))
 				if err := errors.Join(err, result.Err); err != nil {
 					t.Errorf("%s: %v", name, err)
 					return

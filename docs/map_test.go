@@ -13,12 +13,17 @@ import (
 	"testing"
 )
 
-const architectureMap = "architecture-map.md"
+const (
+	architectureMap = "architecture-map.md"
+	failureMap      = "failures.md"
+)
 
 var (
 	testName = regexp.MustCompile(`\b(?:Test|Fuzz|Benchmark)[A-Z0-9][A-Za-z0-9]*`)
 	// unfinished are words of a part that nobody has built.
 	unfinished = regexp.MustCompile(`(?i)not yet|todo|missing|later`)
+	// failureRow is a row about a public failure, with its id and its last column.
+	failureRow = regexp.MustCompile(`^\| (B-\d\d) \|.*\|([^|]*)\|$`)
 )
 
 // testFunctions returns the names of all test functions of the module, whatever
@@ -71,5 +76,39 @@ func TestArchitectureMapNamesTestsThatExist(t *testing.T) {
 		if row := strings.HasPrefix(line, "| ") && !strings.Contains(line, "| Shown by |"); row && len(names) == 0 {
 			t.Errorf("%s:%d: no test shows this part", architectureMap, at+1)
 		}
+	}
+}
+
+func TestFailuresNameTestsThatExist(t *testing.T) {
+	text, err := os.ReadFile(failureMap)
+	if err != nil {
+		t.Fatal(err)
+	}
+	exists := testFunctions(t)
+	seen := map[string]bool{}
+	for at, line := range strings.Split(string(text), "\n") {
+		row := failureRow.FindStringSubmatch(line)
+		if row == nil {
+			if strings.HasPrefix(line, "| ") && !strings.HasPrefix(line, "| Id |") {
+				t.Errorf("%s:%d: a row without an id", failureMap, at+1)
+			}
+			continue
+		}
+		if seen[row[1]] {
+			t.Errorf("%s:%d: %s is there twice", failureMap, at+1, row[1])
+		}
+		seen[row[1]] = true
+		names := testName.FindAllString(row[2], -1)
+		if len(names) == 0 && !strings.Contains(line, "comes with the security work") {
+			t.Errorf("%s:%d: no test shows this remedy", failureMap, at+1)
+		}
+		for _, name := range names {
+			if !exists[name] {
+				t.Errorf("%s:%d: there is no test %s", failureMap, at+1, name)
+			}
+		}
+	}
+	if len(seen) == 0 {
+		t.Errorf("%s has no rows", failureMap)
 	}
 }

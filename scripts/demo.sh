@@ -1,197 +1,129 @@
 #!/usr/bin/env bash
-# One replica and a fleet of simulated nodes: they get linked, a gateway dies and
-# its sibling takes over, the replica restarts and no link changes. Succeeds only
-# if everything that it checks on the way holds. Needs the binaries ("make build").
+# Three replicas and a fleet of simulated nodes. The leader is killed, the fleet
+# goes on; a saved state is restored, and the fleet follows. Succeeds only if
+# everything that it checks on the way holds. Needs the binaries ("make build").
 set -euo pipefail
 cd "$(dirname "$0")/.."
+source scripts/cluster.sh
 
-readonly groups=4 nodes_per_group=2 names=5
-readonly links=$((groups * (groups - 1) / 2))  # full mesh
-readonly routes=$((groups * groups * names))   # each name: itself, and one route in each other group
-readonly patience=20                           # seconds for each wait
+# leader I prints the number of the replica that leads by the word of another.
+leader() { members "$1" | sed -nE 's/^cp-([0-9]+) leader .*/\1/p'; }
 
-dir=$(mktemp -d)
-replica=    # process ids of what runs
-fleet=
-trap cleanup EXIT
-trap 'exit 130' INT TERM
+leads() { [ -n "$(leader "$1" 2>/dev/null)" ]; }
 
-cleanup() {
-  local code=$?
-  trap - EXIT
-  for pid in $fleet $replica; do
-    kill -TERM "$pid" 2>/dev/null || true
-    wait "$pid" || true
+link_ids() { ask "$1" link list | awk '$1 ~ /^[0-9a-f]+-/ { print $1 }' | sort; }
+
+# watch_matrix START writes a matrix, and the time since START before it, again and
+# again until the file "enough" is there.
+watch_matrix() {
+  local at
+  while [ ! -e "$dir/enough" ]; do
+    at=$(($(now) - $1))
+    echo "at $at"
+    ctl matrix 2>/dev/null || true
   done
-  rm -rf "$dir"
-  exit "$code"
 }
 
-heading() { printf '\n== %s\n\n' "$*"; }
-ok() { echo "ok: $*"; }
-
-fail() {
-  echo "FAILED: $*" >&2
-  tail -n 20 "$dir"/*.log >&2
-  exit 1
+# judge GROUPS reads such matrices. Between the groups in the list every message
+# must arrive in each of them. Prints how many there were, and from when on all of
+# them were complete.
+judge() {
+  awk -v list="$1" '
+    BEGIN { split(list, names); for (i in names) kept[names[i]] }
+    function close_sample() { if (at == "") return; samples++; if (!rows) broken = 1; if (bad) complete = ""; else if (complete == "") complete = at }
+    $1 == "at" { close_sample(); at = $2; bad = 0; rows = 0; next }
+    $1 == "FROM" { for (i = 2; i <= NF; i++) column[i] = $i; next }
+    $1 ~ /^group-[0-9]+$/ {
+      rows++
+      for (i = 2; i <= NF; i++) {
+        split($i, part, "/")
+        if ($i ~ /^[0-9]+\/[0-9]+$/ && part[1] == part[2]) continue
+        bad = 1
+        if ($1 in kept && column[i] in kept) { print "after " at " ms " $1 " reached " $i " of " column[i]; broken = 1 }
+      }
+      next
+    }
+    /gave up/ { print; broken = 1 }
+    END { close_sample(); if (samples == 0 || complete == "") broken = 1; print samples, complete == "" ? "never" : complete; exit broken }'
 }
 
-# eventually WHAT COMMAND... repeats a command until it succeeds.
-eventually() {
-  local what=$1 end=$((SECONDS + patience))
-  shift
-  until "$@"; do
-    [ $SECONDS -lt $end ] || fail "$what: not within $patience s"
-    sleep 0.1
-  done
-  ok "$what"
-}
-
-# free_port prints a port that nothing listens on, below those that the system
-# gives to clients.
-free_port() {
-  local port
-  while port=$((20000 + RANDOM % 12000)); do
-    (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null || break
-  done
-  echo "$port"
-}
-
-north=127.0.0.1:$(free_port)
-south=127.0.0.1:$(free_port)
-while [ "$south" = "$north" ]; do south=127.0.0.1:$(free_port); done
-
-ask() { bin/slim-cp "$@" --server "$north"; }
-ctl() { bin/slim-node ctl --control "$dir/fleet.sock" "$@"; }
-rows() { tail -n +5; } # of a table: without its heading and column names
-
-start_replica() {
-  : >"$dir/replica.out"
-  bin/slim-cp serve --config "$dir/slim-cp.yaml" >"$dir/replica.out" 2>>"$dir/replica.log" &
-  replica=$!
-  eventually "the replica serves" replica_serves
-}
-
-replica_serves() {
-  kill -0 "$replica" 2>/dev/null || fail "the replica ended"
-  grep -q '^control plane started$' "$dir/replica.out"
-}
-
-stop_replica() {
-  local code=0
-  kill -TERM "$replica"
-  wait "$replica" || code=$?
-  replica=
-  [ "$code" -eq 0 ] || fail "the replica ended with exit code $code"
-}
-
-fleet_answers() {
-  kill -0 "$fleet" 2>/dev/null || fail "the fleet ended"
-  ctl nodes >/dev/null 2>&1
-}
-
-# matrix waits for the delivery matrix to be complete and prints it.
-matrix() {
-  ctl matrix --wait "${patience}s" || fail "the delivery matrix is not complete"
-}
-
-# routes_applied: all routes are, and none waits or was refused. Withdrawn ones
-# stay listed for a minute.
-routes_applied() {
-  local table
-  table=$(ask route list --all)
-  [ "$(grep -cw APPLIED <<<"$table")" -eq $routes ] && ! grep -qwE 'PENDING|FAILED' <<<"$table"
-}
-
-# link_ids prints the ids of the links that stand, of which there must be one for
-# each two groups.
-link_ids() { ask link list | rows | awk '{ print $1 }' | sort; }
-all_linked() { [ "$(link_ids | wc -l)" -eq $links ]; }
-
-# outgoing NODE and incoming NODE print the ids of the links that the node
-# dialled, and of those that it accepted.
-outgoing() { ask link list | rows | awk -v node="$1" '$2 == node { print $1 }'; }
-incoming() { ask link list | rows | awk -v node="$1" '$3 == node { print $1 }'; }
-
-# linked_without NODE: all groups are linked, and the node has no end of a link.
-linked_without() { all_linked && [ -z "$(outgoing "$1")$(incoming "$1")" ]; }
-
-# any_gateway prints a node that holds an end of a link: one that dialled some and
-# accepted others, if there is such a node.
-any_gateway() {
-  ask link list | rows | awk '{ dialled[$2]; accepted[$3]; node = $2 }
-    END { for (both in dialled) if (both in accepted) node = both; print node }'
-}
-
-# has LINES LINE
-has() { grep -qxF "$2" <<<"$1"; }
-
-all_connected() { [ "$(ask node list | grep -cw Connected)" -eq $((groups * nodes_per_group)) ]; }
-
-heading "One replica, its log on disk"
-cat >"$dir/slim-cp.yaml" <<YAML
-northbound: {endpoint: "$north", tls: {insecure: true}}
-southbound: {endpoint: "$south", tls: {insecure: true}}
-database: {type: raft, path: "$dir/data"}
-topology: {links: [{group: "*", neighbors: ["*"]}]}
-YAML
-cat "$dir/slim-cp.yaml"
-start_replica
+heading "Three replicas start; one founds the cluster, nodes come, two replicas join"
+start_replicas
+cat "$dir/cp-1.yaml"
+echo
+form_cluster
+echo
+ask 1 cluster status
 
 heading "$groups groups with $nodes_per_group nodes and $names names each: who reaches how many names of whom"
-bin/slim-node fleet --server "$south" --control "$dir/fleet.sock" \
-  --groups $groups --nodes-per-group $nodes_per_group --names $names >"$dir/fleet.out" 2>"$dir/fleet.log" &
-fleet=$!
-eventually "the fleet runs" fleet_answers
-ctl matrix 2>/dev/null | head -n $((groups + 1)) || true # as it is now, most likely not complete
-echo
 matrix
-eventually "$links links stand" all_linked
-eventually "$routes routes are applied" routes_applied
+converged 2
 
-heading "Nodes, links, and the routes of one gateway"
-ask node list
-echo
-ask link list
-gateway=$(any_gateway)
-echo
-ask route list --origin "$gateway"
-
-heading "The gateway $gateway dies"
-sibling=${gateway%-*}-$((3 - ${gateway##*-}))
-dialled=$(outgoing "$gateway")
-accepted=$(incoming "$gateway")
-ctl kill "$gateway"
-eventually "$links links stand without $gateway" linked_without "$gateway"
-ask link list
-echo
-for id in $dialled; do
-  has "$(outgoing "$sibling")" "$id" || fail "$sibling did not take over link $id"
-  ok "$sibling took over link $id"
+victim=$(leader 1)
+[ -n "$victim" ] || fail "nobody leads"
+survivor=$((victim % replicas + 1))
+kept=
+moved=0
+for ((group = 1; group <= groups; group++)); do
+  if [ "${home[group]}" -eq "$victim" ]; then moved=$((moved + nodes_per_group)); else kept+=" group-$group"; fi
 done
-for id in $accepted; do
-  ! has "$(link_ids)" "$id" || fail "link $id to $gateway still stands"
-  ok "link $id to $gateway was replaced by another"
-done
+before=$(link_ids "$survivor")
+
+heading "The leader, cp-$victim, is killed (SIGKILL)"
+echo "$moved nodes have their stream there. They lose it, cut the links that they dialled, and connect to another replica."
+echo "Between ${kept# }, whose nodes are with the other replicas, no message may get lost."
 echo
+start=$(now)
+shoot "$victim"
+watch_matrix "$start" >"$dir/samples" &
+watcher=$!
+ask "$survivor" segment add written-after-the-failure || fail "no change could be made"
+ok "an operator could make a change again $(($(now) - start)) ms after the kill"
+eventually "another replica leads" leads "$survivor"
 matrix
-ok "every message between the living arrives once"
-
-heading "$gateway comes back"
-ctl start "$gateway"
-matrix
-eventually "$routes routes are applied" routes_applied
-
-heading "The replica restarts"
-before=$(link_ids)
-stop_replica
-ok "the replica ended with exit code 0"
-start_replica
-eventually "all nodes are connected" all_connected
-matrix
-eventually "$routes routes are applied" routes_applied
-[ "$(link_ids)" = "$before" ] || fail "links changed: before: $before; now: $(link_ids)"
-ok "no link id changed"
+touch "$dir/enough"
+wait "$watcher"
+verdict=$(judge "$kept" <"$dir/samples") || fail "messages got lost: $verdict"
+read -r samples complete <<<"$verdict"
+ok "the matrix was looked at $samples times meanwhile: between ${kept# } every message arrived each time"
+ok "between all groups every message arrived from $complete ms after the kill on"
 ctl nodes >/dev/null || fail "a node gave up"
+ok "no node gave up"
+converged "$survivor"
+[ "$(link_ids "$survivor")" = "$before" ] || fail "links changed: before: $before; now: $(link_ids "$survivor")"
+ok "no link was replaced: all $(wc -l <<<"$before") ids are as before"
+echo
+ask "$survivor" cluster status
+
+heading "cp-$victim comes back"
+launch "$victim"
+eventually "it lets nodes in" accepts_nodes "$victim"
+eventually "one replica may fail again" tolerates 1
+ask "$victim" segment list | grep -q written-after-the-failure || fail "it lacks what was changed while it was away"
+ok "it knows what was changed while it was away"
+matrix
+
+heading "The state is saved, then an operator makes a mistake"
+ask "$survivor" snapshot save "$dir/state.snapshot"
+for ((group = 2; group <= groups; group++)); do ask "$survivor" link remove group-1 "group-$group"; done
+
+# isolated: nothing passes between group-1 and the others, and everything among them.
+isolated() {
+  awk '$1 ~ /^group-/ {
+    rows++
+    for (i = 2; i <= NF; i++) { split($i, part, "/"); if (part[1] != (($1 == "group-1") == (i == 2) ? part[2] : 0)) bad = 1 }
+  } END { exit bad || !rows }' < <(ctl matrix 2>/dev/null)
+}
+eventually "group-1 is cut off, and the others still reach each other" isolated
+ctl matrix 2>/dev/null | head -n $((groups + 1)) || true
+
+heading "The saved state is restored, while everything runs"
+start=$(now)
+ask "$victim" snapshot restore "$dir/state.snapshot"
+matrix
+ok "every message arrives again $(($(now) - start)) ms after the restore began"
+converged "$survivor"
+ctl nodes >/dev/null || fail "a node gave up"
+eventually "one replica may fail" tolerates 1
 
 heading "Everything held, after $SECONDS s"

@@ -24,8 +24,9 @@ func (st *stream) handle(message *controllerpb.ControlMessage) {
 		st.deliver(message)
 	case *controllerpb.ControlMessage_DeregisterNodeRequest:
 		st.deregisterOnce.Do(func() {
-			st.setEnding()
-			st.service.running.Go(func() { st.deregister(message.GetMessageId()) })
+			answered := make(chan struct{})
+			st.beginFarewell(answered)
+			st.service.running.Go(func() { st.deregister(message.GetMessageId(), answered) })
 		})
 	default:
 		st.service.stats.ignored.Add(1)

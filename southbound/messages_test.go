@@ -372,6 +372,34 @@ func TestDeregister(t *testing.T) {
 	})
 }
 
+// The leader ends the streams of a node that has said goodbye, maybe before the
+// replica that holds the stream knows that the state has it: the node gets its
+// answer all the same.
+func TestDeregisterIsAnsweredBeforeTheLeaderEndsTheStream(t *testing.T) {
+	run(t, func(t *testing.T, r *rig) {
+		n := r.join("a", "n")
+		resume := r.replica.stall()
+		id := n.send(&controllerpb.ControlMessage{Payload: &controllerpb.ControlMessage_DeregisterNodeRequest{
+			DeregisterNodeRequest: &controllerpb.DeregisterNodeRequest{Node: &controllerpb.Node{Id: "n"}},
+		}})
+		synctest.Wait()
+		ended := make(chan error, 1)
+		r.service.End(1, r.session("a/n"), true, func(err error) { ended <- err })
+		n.silent()
+		resume()
+		response := n.next().GetDeregisterNodeResponse()
+		if !response.GetSuccess() || response.GetOriginalMessageId() != id {
+			t.Errorf("answer %v", response)
+		}
+		if err := <-n.ended; err.Error() != "EOF" {
+			t.Errorf("stream ended with %v", err)
+		}
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 func TestLastWordsBeforeTheEndCount(t *testing.T) {
 	run(t, func(t *testing.T, r *rig) {
 		n := r.join("a", "n")

@@ -72,9 +72,10 @@ type stream struct {
 	mu sync.Mutex // taken after Service.mu
 	// closed: the stream takes no more calls.
 	closed        bool
-	ending        bool // on purpose: no new session for it
-	discard       bool // quarantined: nothing that it says counts
-	registered    bool // the session was in the state
+	ending        bool          // on purpose: no new session for it
+	farewell      chan struct{} // of a node that said goodbye: closed when it was answered
+	discard       bool          // quarantined: nothing that it says counts
+	registered    bool          // the session was in the state
 	provisional   bool
 	everCommitted bool
 	firstID       string
@@ -369,9 +370,18 @@ func (st *stream) drain() error {
 	}
 }
 
+// beginFarewell: the node said goodbye, and answered is closed when it has its
+// answer.
+func (st *stream) beginFarewell(answered chan struct{}) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.ending, st.farewell = true, answered
+}
+
 // deregister ends a node that says goodbye: the state first, then the answer,
-// then the stream (protocol D5).
-func (st *stream) deregister(requestID string) {
+// then the stream (protocol D5). It closes answered at its end.
+func (st *stream) deregister(requestID string, answered chan<- struct{}) {
+	defer close(answered)
 	success, ok := st.proposeDeregister()
 	if !ok {
 		return
@@ -386,10 +396,14 @@ func (st *stream) deregister(requestID string) {
 	st.end(errDeregistered)
 }
 
-// evict ends the stream for the reconciler and returns when it is gone.
+// evict ends the stream for the reconciler and returns when it is gone. The leader
+// may hear that a node said goodbye before this replica has answered it: the
+// answer is not cut off, and nothing else is said then.
 func (st *stream) evict(notifyNode bool) {
-	st.setEnding()
-	if notifyNode {
+	switch farewell := st.setEnding(); {
+	case farewell != nil:
+		st.awaitFarewell(farewell)
+	case notifyNode:
 		call := Call{Command: &controllerpb.ConfigurationCommand{Reconcile: true}}
 		answered := make(chan struct{})
 		err := st.request(call.message(), partingTimeout, func(Answer) { close(answered) }, nil)
@@ -399,6 +413,18 @@ func (st *stream) evict(notifyNode bool) {
 	}
 	st.end(errEvicted)
 	<-st.gone
+}
+
+// awaitFarewell waits for the answer to a node that said goodbye, as long as for
+// whatever else is said on a stream that is being ended.
+func (st *stream) awaitFarewell(answered <-chan struct{}) {
+	timer := time.NewTimer(partingTimeout)
+	defer timer.Stop()
+	select {
+	case <-answered:
+	case <-st.ctx.Done():
+	case <-timer.C:
+	}
 }
 
 // flush waits, for a bounded time, until what was offered is on its way.
@@ -419,11 +445,13 @@ func registerResponse(requestID string, success bool) *controllerpb.ControlMessa
 	}
 }
 
-// setEnding: the stream is being ended on purpose, so it gets no new session.
-func (st *stream) setEnding() {
+// setEnding: the stream is being ended on purpose, so it gets no new session. It
+// returns the farewell that is under way, nil if none is.
+func (st *stream) setEnding() (farewell <-chan struct{}) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	st.ending = true
+	return st.farewell
 }
 
 func (st *stream) isDiscarded() bool {

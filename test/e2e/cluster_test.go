@@ -11,8 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"google.golang.org/protobuf/encoding/protojson"
-
 	"github.com/slim-cp/slim-cp/proto/slimcp/v1"
 	"github.com/slim-cp/slim-cp/test/process"
 )
@@ -37,16 +35,6 @@ func eventually(t *testing.T, what string, condition func() bool) {
 	}
 }
 
-// clusterStatus is what a replica says of its cluster.
-func clusterStatus(t *testing.T, r *process.Replica) *slimcppb.ClusterStatusResponse {
-	t.Helper()
-	status := &slimcppb.ClusterStatusResponse{}
-	if err := protojson.Unmarshal([]byte(r.MustOperate(t, "cluster", "status", "-o", "json")), status); err != nil {
-		t.Fatal(err)
-	}
-	return status
-}
-
 // roles are the roles of all replicas by name.
 func roles(status *slimcppb.ClusterStatusResponse) map[string]slimcppb.ReplicaRole {
 	roles := map[string]slimcppb.ReplicaRole{}
@@ -69,7 +57,7 @@ func leaderOf(t *testing.T, replicas []*process.Replica) (leader *process.Replic
 	eventually(t, "one leader", func() bool {
 		leader, others = nil, nil
 		for _, r := range replicas {
-			found := roles(clusterStatus(t, r))
+			found := roles(r.Status(t))
 			if found[r.Member.Name] != leads {
 				others = append(others, r)
 				continue
@@ -88,7 +76,7 @@ func leaderOf(t *testing.T, replicas []*process.Replica) (leader *process.Replic
 func waitTolerance(t *testing.T, r *process.Replica, tolerance uint32) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("failure tolerance of %d", tolerance), func() bool {
-		return clusterStatus(t, r).GetFailureTolerance() == tolerance
+		return r.Status(t).GetFailureTolerance() == tolerance
 	})
 }
 
@@ -96,7 +84,7 @@ func TestClusterForms(t *testing.T) {
 	replicas := process.FormCluster(t, binaries, 3, mesh)
 	waitTolerance(t, replicas[2], 1)
 	for _, r := range replicas {
-		status := clusterStatus(t, r)
+		status := r.Status(t)
 		if found := roles(status); len(found) != 3 || found["cp-1"] != leads || found["cp-2"] != votes || found["cp-3"] != votes {
 			t.Errorf("%s says %v", r.Member.Name, status)
 		}
@@ -113,10 +101,10 @@ func TestClusterForms(t *testing.T) {
 		}
 	}
 	// Each may be repeated.
-	before := clusterStatus(t, replicas[0]).GetClusterId()
+	before := replicas[0].Status(t).GetClusterId()
 	replicas[1].MustOperate(t, "cluster", "init")
 	replicas[1].MustOperate(t, "cluster", "join", replicas[2].Cluster)
-	if after := clusterStatus(t, replicas[1]); after.GetClusterId() != before || len(after.GetReplicas()) != 3 {
+	if after := replicas[1].Status(t); after.GetClusterId() != before || len(after.GetReplicas()) != 3 {
 		t.Errorf("after init and join on a member: %v", after)
 	}
 }
@@ -137,7 +125,7 @@ func fails(t *testing.T, r *process.Replica, code int, words []string, args ...s
 
 func TestJoinIsRefused(t *testing.T) {
 	one, other := process.FormCluster(t, binaries, 1, ""), process.FormCluster(t, binaries, 1, "")
-	fails(t, one[0], 1, []string{"belongs to cluster", clusterStatus(t, other[0]).GetClusterId()}, "cluster", "join", other[0].Cluster)
+	fails(t, one[0], 1, []string{"belongs to cluster", other[0].Status(t).GetClusterId()}, "cluster", "join", other[0].Cluster)
 	fails(t, one[0], 1, []string{"is this replica"}, "cluster", "join", one[0].Cluster)
 	fails(t, one[0], 1, []string{"127.0.0.1:1", "refused"}, "cluster", "join", "127.0.0.1:1")
 	fails(t, one[0], 1, []string{"HOST:PORT"}, "cluster", "join", "nowhere")
@@ -226,7 +214,7 @@ func TestClusterFormsUnattended(t *testing.T) {
 	}
 	ids := map[string]bool{}
 	for _, r := range replicas {
-		ids[clusterStatus(t, r).GetClusterId()] = true
+		ids[r.Status(t).GetClusterId()] = true
 	}
 	if len(ids) != 1 {
 		t.Errorf("%d clusters: %v", len(ids), ids)
@@ -258,7 +246,7 @@ func TestCommandsWorkOnFollowers(t *testing.T) {
 		for range 2 {
 			r.MustOperate(t, "cluster", "demote", other.Member.Name)
 		}
-		if role := roles(clusterStatus(t, r))[other.Member.Name]; role != isHeld {
+		if role := roles(r.Status(t))[other.Member.Name]; role != isHeld {
 			t.Errorf("role after a demotion: %v", role)
 		}
 		for range 2 {
@@ -269,7 +257,7 @@ func TestCommandsWorkOnFollowers(t *testing.T) {
 		for range 2 {
 			others[0].MustOperate(t, "cluster", "transfer-leader", to)
 		}
-		if role := roles(clusterStatus(t, others[1]))[to]; role != leads {
+		if role := roles(others[1].Status(t))[to]; role != leads {
 			t.Errorf("role after a transfer to it: %v", role)
 		}
 	}
@@ -307,7 +295,7 @@ func TestLoneReplicaBecomesTheFirstOfThree(t *testing.T) {
 	}
 	first.Start(t)
 	first.MustOperate(t, "segment", "add", "early")
-	if status := clusterStatus(t, first); len(status.GetReplicas()) != 1 || status.GetFailureTolerance() != 0 {
+	if status := first.Status(t); len(status.GetReplicas()) != 1 || status.GetFailureTolerance() != 0 {
 		t.Errorf("a lone replica's status: %v", status)
 	}
 	first.Stop(t)
@@ -346,7 +334,7 @@ func TestRecoverFromALostQuorum(t *testing.T) {
 		t.Errorf("the recovery says\n%s", done)
 	}
 	survivor.Start(t)
-	eventually(t, "the survivor to lead", func() bool { return roles(clusterStatus(t, survivor))["cp-2"] == leads })
+	eventually(t, "the survivor to lead", func() bool { return roles(survivor.Status(t))["cp-2"] == leads })
 	if list := survivor.MustOperate(t, "segment", "list"); !strings.Contains(list, "kept") {
 		t.Errorf("segments after the recovery:\n%s", list)
 	}

@@ -182,7 +182,7 @@ func TestOperatorsSeeOneCopy(t *testing.T) {
 func waitOtherLeader(t *testing.T, replicas []*process.Replica) {
 	t.Helper()
 	eventually(t, "another leader", func() bool {
-		found := roles(clusterStatus(t, replicas[0]))
+		found := roles(replicas[0].Status(t))
 		return found[replicas[0].Member.Name] == leads || found[replicas[1].Member.Name] == leads
 	})
 }

@@ -38,6 +38,8 @@ type event struct {
 	To      string
 	Command string
 	Error   string
+	At      int64 // of a message: when it arrived, in Unix milliseconds
+	Sent    int   // in the answer to hush
 }
 
 // startApp runs an application on a node and returns when it has subscribed.
@@ -80,14 +82,21 @@ func (a *app) do(t *testing.T, command string) {
 // try gives the application a command, which may fail.
 func (a *app) try(t *testing.T, command string, within time.Duration) error {
 	t.Helper()
+	_, err := a.ask(t, command, within)
+	return err
+}
+
+// ask is try with the answer.
+func (a *app) ask(t *testing.T, command string, within time.Duration) (event, error) {
+	t.Helper()
 	a.commands++
 	id := strconv.Itoa(a.commands)
 	a.WriteLine(t, id+" "+command)
 	answer := a.waitEvent(t, "answer to "+command, within, func(e event) bool { return e.Command == id })
 	if answer.Event != "done" {
-		return fmt.Errorf("application %s: %s: %s", a.name, command, answer.Error)
+		return answer, fmt.Errorf("application %s: %s: %s", a.name, command, answer.Error)
 	}
-	return nil
+	return answer, nil
 }
 
 // send opens a session to the name, and returns when the message was echoed.

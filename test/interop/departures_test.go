@@ -26,7 +26,7 @@ func TestScenario06SiblingTakesTheSameLinkOver(t *testing.T) {
 		l.WaitRoute(t, b.fullID(), sibling.fullID(), alice)
 		converse(t, one, other, "before")
 
-		leave.of(t, gateway)
+		leave.of(t, l, gateway)
 		taken := l.WaitLink(t, "a", "b", observer.From(sibling.fullID()), observer.To(b.fullID()))
 		if taken.GetLinkId() != link.GetLinkId() {
 			t.Errorf("the sibling has link %s, want the gateway's %s", taken.GetLinkId(), link.GetLinkId())
@@ -54,7 +54,7 @@ func TestScenario07LinkMovesToTheDestinationsSibling(t *testing.T) {
 		l.WaitRoute(t, end.fullID(), a.fullID(), alice)
 		converse(t, one, other, "before")
 
-		leave.of(t, end)
+		leave.of(t, l, end)
 		l.WaitLink(t, "a", "b", observer.From(a.fullID()), observer.To(sibling.fullID()))
 		l.wantRouted(t, a, sibling, bob)
 		l.wantRouted(t, sibling, a, alice)
@@ -70,7 +70,7 @@ func TestScenario08NamesOfAKilledNodeGoAway(t *testing.T) {
 		a, b := nodes[0], nodes[1]
 		other := startApp(t, b, bob)
 		l.wantRouted(t, a, b, bob)
-		leave.of(t, b, other)
+		leave.of(t, l, b, other)
 		l.WaitDeleted(t, bob)
 		l.WaitForgotten(t, bob)
 	})
@@ -90,7 +90,7 @@ func TestScenario09RestartedNodeIsServedAgain(t *testing.T) {
 
 		// On the same port. An application whose node is killed may not find it
 		// again, so each new node gets one with a name of its own.
-		leave.of(t, b)
+		leave.of(t, l, b)
 		b = l.start(t, leave.spec(t, l, b.nodeSpec))[0]
 		l.WaitLink(t, "a", "b")
 		l.wantLinks(t, 1)
@@ -100,7 +100,7 @@ func TestScenario09RestartedNodeIsServedAgain(t *testing.T) {
 		l.wantAnnouncedBy(t, carol, b)
 		converse(t, one, other, "same port")
 
-		leave.of(t, b)
+		leave.of(t, l, b)
 		b = l.start(t, l.spec(t, b.group, b.id))[0]
 		l.WaitLink(t, "a", "b", func(link *controlplanepb.LinkEntry) error {
 			if !strings.HasSuffix(link.GetDestEndpoint(), b.endpoint()) && link.GetDestNodeId() == b.fullID() {
@@ -129,7 +129,7 @@ func TestScenario11LastNodeTakesItsLinksAlong(t *testing.T) {
 		l.wantRouted(t, a, b, bob)
 		l.wantRouted(t, b, a, alice)
 
-		leave.of(t, c)
+		leave.of(t, l, c)
 		l.WaitNoLink(t, "c")
 		l.WaitNoConnection(t, a.fullID(), links[0].GetLinkId())
 		l.WaitNoConnection(t, b.fullID(), links[1].GetLinkId())

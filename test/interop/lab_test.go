@@ -3,10 +3,13 @@
 package interop_test
 
 import (
+	"crypto/tls"
+	"flag"
 	"fmt"
 	"strings"
 	"testing"
 
+	"github.com/slim-cp/slim-cp/test/authority"
 	"github.com/slim-cp/slim-cp/test/observer"
 	"github.com/slim-cp/slim-cp/test/process"
 )
@@ -18,38 +21,74 @@ const (
 	managed = `links: []`
 )
 
-// lab is one replica under test, with whatever nodes a scenario starts.
+// followers has the scenarios of one replica run with three, with the nodes on
+// those that follow, over TLS.
+var followers = flag.Bool("followers", false, "run the nodes on the followers of a cluster of three")
+
+// lab is what a scenario looks at, a replica, with whatever nodes it starts.
 type lab struct {
 	*process.Replica
 	*observer.Observer
+	southbound []string             // where nodes connect, in turn
+	authority  *authority.Authority // nil for plaintext southbound
+	nodes      int                  // described so far
 }
 
-// startLab runs a replica for a test, which from then on runs beside others.
+// startLab is openLab for a test that from then on runs beside others.
 func startLab(t *testing.T, topology string, settings ...string) *lab {
 	t.Helper()
 	t.Parallel()
-	replica := process.StartReplica(t, binaries, replicaConfig(t, topology, settings...))
-	return &lab{Replica: replica, Observer: observer.Dial(t, replica.Northbound)}
+	return openLab(t, topology, settings...)
+}
+
+// openLab runs a replica for a test, or three.
+func openLab(t *testing.T, topology string, settings ...string) *lab {
+	t.Helper()
+	if *followers {
+		c := formCluster(t, topology, settings...)
+		_, others := c.leader(t)
+		l := c.ask(t, others[0])
+		l.southbound = []string{others[0].Southbound, others[1].Southbound}
+		return l
+	}
+	replica := process.StartReplica(t, binaries, loneConfig(t, topology, settings...))
+	return &lab{Replica: replica, Observer: observer.Dial(t, replica.Northbound), southbound: []string{replica.Southbound}}
+}
+
+func loneConfig(t *testing.T, topology string, settings ...string) string {
+	t.Helper()
+	return fmt.Sprintf("database: {type: raft, path: %q}\n%s", t.TempDir(), replicaConfig(topology, settings...))
 }
 
 // replicaConfig has no periodic sweep, on which convergence must not lean, and
 // graces short enough to wait for. The topology is indented by two, further
 // settings are not.
-func replicaConfig(t *testing.T, topology string, settings ...string) string {
-	t.Helper()
-	return fmt.Sprintf(`database: {type: raft, path: %q}
-reconciler: {reconcile_period: 0s}
-sessions: {failover_grace: 1s, departure_grace: 2s, tombstone_retention: 2s}
+func replicaConfig(topology string, settings ...string) string {
+	return fmt.Sprintf(`reconciler: {reconcile_period: 0s}
+sessions: {failover_grace: 1s, departure_grace: 2s, replica_grace: 2s, tombstone_retention: 2s}
 topology:
   %s
 %s
-`, t.TempDir(), topology, strings.Join(settings, "\n"))
+`, topology, strings.Join(settings, "\n"))
 }
 
-// spec describes a node that registers with the lab's replica.
+// spec describes a node that registers with the lab's replica, or with one of them.
 func (l *lab) spec(t *testing.T, group, id string) nodeSpec {
 	t.Helper()
-	return nodeSpec{group: group, id: id, port: process.FreePort(t), controlPlane: l.Southbound}
+	spec := nodeSpec{group: group, id: id, port: process.FreePort(t), controlPlane: l.southbound[l.nodes%len(l.southbound)]}
+	if l.authority != nil {
+		spec.ca = l.authority.CA()
+	}
+	l.nodes++
+	return spec
+}
+
+// trust returns the settings of a southbound client, nil for plaintext.
+func (l *lab) trust() *tls.Config {
+	if l.authority == nil {
+		return nil
+	}
+	return l.authority.Trust()
 }
 
 // start runs nodes, all at once, and returns when they are connected.
@@ -91,7 +130,7 @@ type departure struct {
 	spec func(t *testing.T, l *lab, spec nodeSpec) nodeSpec
 	// of ends a node made by spec. The names that it takes along are those of the
 	// applications given, which are on it.
-	of func(t *testing.T, n *node, apps ...*app)
+	of func(t *testing.T, l *lab, n *node, apps ...*app)
 }
 
 // eachDeparture runs a scenario with a killed node and with one that said
@@ -101,27 +140,32 @@ func eachDeparture(t *testing.T, scenario func(t *testing.T, leave departure)) {
 	t.Helper()
 	plain := func(_ *testing.T, _ *lab, spec nodeSpec) nodeSpec { return spec }
 	t.Run("killed", func(t *testing.T) {
-		scenario(t, departure{spec: plain, of: func(t *testing.T, n *node, _ ...*app) { n.Kill(t) }})
+		scenario(t, departure{spec: plain, of: func(t *testing.T, _ *lab, n *node, _ ...*app) { n.Kill(t) }})
 	})
 	t.Run("deregistered", func(t *testing.T) {
-		scenario(t, departure{spec: behindRelay, of: func(t *testing.T, n *node, _ ...*app) {
+		scenario(t, departure{spec: behindRelay, of: func(t *testing.T, _ *lab, n *node, _ ...*app) {
 			n.relay.deregister(t, n.nodeSpec)
 			n.Kill(t)
 		}})
 	})
 	t.Run("deregistered by a stand-in", func(t *testing.T) {
-		scenario(t, departure{spec: plain, of: func(t *testing.T, n *node, apps ...*app) {
+		scenario(t, departure{spec: plain, of: func(t *testing.T, l *lab, n *node, apps ...*app) {
 			n.Kill(t)
-			standIn(t, n.nodeSpec, apps)
+			standIn(t, l, n.nodeSpec, apps)
 		}})
 	})
 }
 
-// behindRelay puts a relay between a node and the replica.
+// behindRelay puts a relay between a node and the replica, in place of the one
+// that the spec has already.
 func behindRelay(t *testing.T, l *lab, spec nodeSpec) nodeSpec {
 	t.Helper()
-	spec.relay = startRelay(t, l.Southbound)
-	spec.controlPlane = spec.relay.endpoint
+	target := spec.controlPlane
+	if spec.relay != nil {
+		target = spec.relay.target
+	}
+	spec.relay = startRelay(t, target, l.trust())
+	spec.controlPlane, spec.ca = spec.relay.endpoint, ""
 	return spec
 }
 

@@ -16,15 +16,9 @@ import (
 
 func TestScenario20TwoListenersOfEachKindShowTheSame(t *testing.T) {
 	t.Parallel()
-	listeners := process.Listeners{
-		Northbound: []string{process.Loopback(process.FreePort(t)), process.Loopback(process.FreePort(t))},
-		Southbound: []string{process.Loopback(process.FreePort(t)), process.Loopback(process.FreePort(t))},
-	}
-	replica := process.StartReplicaOn(t, binaries, listeners, replicaConfig(t, mesh))
-	l := &lab{Replica: replica, Observer: observer.Dial(t, listeners.Northbound[0])}
-	other := observer.Dial(t, listeners.Northbound[1])
+	l, further := startLabOnTwo(t)
+	other := observer.Dial(t, further)
 	a, b := l.spec(t, "a", "node-a"), l.spec(t, "b", "node-b")
-	a.controlPlane, b.controlPlane = listeners.Southbound[0], listeners.Southbound[1]
 	nodes := l.start(t, a, b)
 	l.WaitLink(t, "a", "b")
 	one, two := startApp(t, nodes[0], alice), startApp(t, nodes[1], bob)
@@ -45,7 +39,7 @@ func TestScenario20SameEndpointTwiceIsRefused(t *testing.T) {
 		"one each":   {Northbound: []string{twice}, Southbound: []string{twice}},
 	} {
 		file := filepath.Join(t.TempDir(), "slim-cp.yaml")
-		if err := os.WriteFile(file, []byte(listeners.YAML()+replicaConfig(t, mesh)), 0o600); err != nil {
+		if err := os.WriteFile(file, []byte(listeners.YAML()+loneConfig(t, mesh)), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		code, _, stderr := process.Run(t, process.Spec{Name: "slim-cp", Path: binaries.Path("slim-cp"), Args: []string{"serve", "-c", file}}, process.ReplicaStop)
@@ -53,6 +47,32 @@ func TestScenario20SameEndpointTwiceIsRefused(t *testing.T) {
 			t.Errorf("%s: exit code %d, and no word of %s in: %s", name, code, twice, stderr)
 		}
 	}
+}
+
+// startLabOnTwo is startLab for a replica with two listeners of each kind. It also
+// returns the second northbound one.
+func startLabOnTwo(t *testing.T) (l *lab, further string) {
+	t.Helper()
+	north, south := process.Loopback(process.FreePort(t)), process.Loopback(process.FreePort(t))
+	if *followers {
+		c := formCluster(t, mesh)
+		_, others := c.leader(t)
+		member := others[0].Member
+		member.Further = process.Listeners{Northbound: []string{north}, Southbound: []string{south}}
+		others[0].Stop(t)
+		others[0].Configure(t, member)
+		others[0].Start(t)
+		l = c.ask(t, others[0])
+	} else {
+		listeners := process.Listeners{
+			Northbound: []string{process.Loopback(process.FreePort(t)), north},
+			Southbound: []string{process.Loopback(process.FreePort(t)), south},
+		}
+		replica := process.StartReplicaOn(t, binaries, listeners, loneConfig(t, mesh))
+		l = &lab{Replica: replica, Observer: observer.Dial(t, replica.Northbound)}
+	}
+	l.southbound = []string{l.Southbound, south}
+	return l, north
 }
 
 // lists returns a line for each node, link and route, sorted.

@@ -21,8 +21,10 @@ const nodeStart = 20 * time.Second
 type nodeSpec struct {
 	group, id    string
 	port         int        // of the data plane; also announced as the external endpoint
-	controlPlane string     // host:port of the southbound listener, or of the relay to it
+	controlPlane string     // host:port of the southbound listener, or of what stands before it
+	ca           string     // path of the certificate to verify it with; empty: plaintext
 	relay        *relay     // nil for a node that needs none
+	balancer     *balancer  // likewise
 	peers        []nodeSpec // the other nodes of the group
 	internal     bool       // announces no external endpoint
 	secret       string     // of its group; empty if nodes prove nothing
@@ -52,11 +54,21 @@ services:
 	if !s.internal {
 		text += fmt.Sprintf("          metadata: {external_endpoint: %q}\n", s.endpoint())
 	}
-	text += fmt.Sprintf(`    controller:
+	if s.ca == "" {
+		text += fmt.Sprintf(`    controller:
       clients:
         - endpoint: "http://%s"
           tls: {insecure: true}
 `, s.controlPlane)
+	} else {
+		text += fmt.Sprintf(`    controller:
+      clients:
+        - endpoint: "https://%s"
+          tls: {ca_source: {type: file, path: %q}}
+          connect_timeout: 3s
+          keepalive: {http2_keepalive: 5s, timeout: 3s, keep_alive_while_idle: true, tcp_keepalive: 10s}
+`, s.controlPlane, s.ca)
+	}
 	if len(s.peers) == 0 {
 		return text
 	}

@@ -4,6 +4,7 @@ package interop_test
 
 import (
 	"context"
+	"crypto/tls"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/proto"
 
@@ -33,6 +35,7 @@ const (
 type relay struct {
 	controllerpb.UnimplementedControllerServiceServer
 	endpoint string
+	target   string // the southbound listener
 	replica  controllerpb.ControllerServiceClient
 	answered chan struct{} // gets a value when the farewell is answered
 	server   *grpc.Server  // nil while the node is refused
@@ -52,16 +55,23 @@ type relayed struct {
 	up      grpc.BidiStreamingClient[controllerpb.ControlMessage, controllerpb.ControlMessage]
 }
 
-func startRelay(t *testing.T, southbound string) *relay {
+// startRelay runs a relay in front of a southbound listener, with TLS towards that
+// unless trust is nil.
+func startRelay(t *testing.T, southbound string, trust *tls.Config) *relay {
 	t.Helper()
+	transport := insecure.NewCredentials()
+	if trust != nil {
+		transport = credentials.NewTLS(trust)
+	}
 	connection, err := grpc.NewClient("passthrough:///"+southbound,
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithTransportCredentials(transport),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(relayLimit)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	r := &relay{
 		endpoint: process.Loopback(process.FreePort(t)),
+		target:   southbound,
 		replica:  controllerpb.NewControllerServiceClient(connection),
 		answered: make(chan struct{}, 1),
 	}

@@ -200,7 +200,7 @@ func TestScenario13SecondAnnouncerTakesTheNameOver(t *testing.T) {
 	})
 	eachDeparture(t, func(t *testing.T, leave departure) {
 		l := startLab(t, mesh)
-		first(t, l, leave.spec(t, l, l.spec(t, "a", "node-a")), func(t *testing.T, a *node, leaver *app) { leave.of(t, a, leaver) })
+		first(t, l, leave.spec(t, l, l.spec(t, "a", "node-a")), func(t *testing.T, a *node, leaver *app) { leave.of(t, l, a, leaver) })
 	})
 }
 

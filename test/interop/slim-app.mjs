@@ -17,6 +17,14 @@
 //                             must be quiet: each would get the echoes of the
 //                             others, and echo those
 //   ID disband                close that session
+//   ID talk ORG/NS/APP MS WORD
+//                             open a session without retransmission to the name,
+//                             and send "tick WORD N AT" every MS milliseconds by
+//                             the clock, whatever comes back; N counts from 0, AT
+//                             is the Unix time in milliseconds. A "sent" event
+//                             with "WORD N" goes with each
+//   ID hush                   send no more, let the last arrive, close that
+//                             session; "done" tells how many were sent
 //
 // It is of no use once its node was killed: the library tries to reconnect at
 // once, may reach the dying process, and then gives up for good.
@@ -26,7 +34,8 @@
 // of the node, such as http://127.0.0.1:14601. Applications that talk to each
 // other need the same secret, of 32 characters or more. Each event is one JSON
 // object on a line of standard output: {"event": "ready" | "message" |
-// "failed" | "done" ...}; other lines are the library's log.
+// "failed" | "done" ...}, a message with the Unix time of its arrival in
+// milliseconds; other lines are the library's log.
 import slim from '@agntcy/slim-bindings';
 import { createInterface } from 'node:readline';
 import { parseArgs } from 'node:util';
@@ -71,8 +80,9 @@ const receive = async (session) => {
     } catch {
       return; // the other side closed the session
     }
+    const at = Date.now();
     const got = text(message.payload);
-    say('message', { from: message.context.sourceName.toString(), text: got });
+    say('message', { from: message.context.sourceName.toString(), text: got, at });
     if (o.quiet) continue;
     session.publishAsync(bytes('echo:' + got), undefined, undefined).catch((e) => say('failed', { command: 'echo', error: why(e) }));
   }
@@ -88,9 +98,10 @@ const listen = async () => {
   }
 };
 
-const openSession = async (sessionType, name) => {
+const retransmission = { maxRetries: 5, interval: 1000 };
+const openSession = async (sessionType, name, { maxRetries, interval } = retransmission) => {
   const opened = await app.createSessionAsync(slim.SessionConfig.create({
-    sessionType, maxRetries: 5, interval: 1000, metadata: new Map(), mlsSettings: undefined,
+    sessionType, maxRetries, interval, metadata: new Map(), mlsSettings: undefined,
   }), name);
   try {
     await within(opened.completion.waitAsync(), 'session');
@@ -129,6 +140,30 @@ const group = async (channel, [count, ...invited]) => {
 };
 const disband = () => app.deleteSessionAsync(moderated);
 
+// What is under way when the session closes would be lost.
+const arrival = 1000;
+let talking;
+const talk = async (to, [period, word]) => {
+  const name = slim.Name.fromString(to);
+  await app.setRouteAsync(name, connection);
+  const session = await openSession(slim.SessionType.PointToPoint, name, {});
+  const mine = { session, sent: 0, began: performance.now() };
+  const tick = () => {
+    say('sent', { text: `${word} ${mine.sent}` });
+    session.publishAsync(bytes(`tick ${word} ${mine.sent++} ${Date.now()}`), undefined, undefined)
+      .catch((e) => say('failed', { command: 'tick', error: why(e) }));
+    mine.timer = setTimeout(tick, mine.began + mine.sent * period - performance.now());
+  };
+  tick();
+  talking = mine;
+};
+const hush = async () => {
+  clearTimeout(talking.timer);
+  await sleep(arrival);
+  await app.deleteSessionAsync(talking.session);
+  return { sent: talking.sent };
+};
+
 const subscribe = (name) => app.subscribeAsync(slim.Name.fromString(name), connection);
 // Unlike subscribing, this needs the instance id in the name.
 const unsubscribe = (name) => app.unsubscribeAsync(slim.Name.newWithId(...name.split('/'), app.id()), connection);
@@ -139,7 +174,7 @@ const announce = async (name, [count]) => {
     await Promise.all(Array.from({ length: Math.min(atOnce, count - i) }, (_, j) => subscribe(`${name}-${i + j}`)));
   }
 };
-const commands = { send: (to, words) => send(to, words.join(' ')), group, disband, subscribe, unsubscribe, announce };
+const commands = { send: (to, words) => send(to, words.join(' ')), group, disband, talk, hush, subscribe, unsubscribe, announce };
 
 const input = createInterface({ input: process.stdin });
 process.once('SIGTERM', () => process.exit(0));
@@ -149,8 +184,8 @@ for await (const line of input) {
   const [id, command, argument, ...words] = line.split(' ');
   try {
     if (!commands[command]) throw new Error('unknown command');
-    await commands[command](argument, words);
-    say('done', { command: id });
+    const result = await commands[command](argument, words);
+    say('done', { command: id, ...result });
   } catch (e) {
     say('failed', { command: id, error: why(e) });
   }

@@ -17,11 +17,11 @@ const farewell = 10 * time.Second
 // it registers under the node's id and endpoint and announces what the node's
 // applications had. Then it says farewell on its own stream, which no real node
 // does by itself.
-func standIn(t *testing.T, spec nodeSpec, apps []*app) {
+func standIn(t *testing.T, l *lab, spec nodeSpec, apps []*app) {
 	t.Helper()
 	node, err := dataplane.NewNetwork(dataplane.NetworkOptions{}).NewNode(dataplane.NodeOptions{
 		ID: spec.id, Group: spec.group, Endpoint: spec.endpoint(), ExternalEndpoint: spec.endpoint(),
-		Servers: []dataplane.Server{{spec.controlPlane}},
+		Servers: []dataplane.Server{{spec.controlPlane}}, TLS: l.trust(),
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -7,6 +7,10 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"google.golang.org/protobuf/encoding/protojson"
+
+	slimcppb "github.com/slim-cp/slim-cp/proto/slimcp/v1"
 )
 
 // formTime bounds each command that forms a cluster.
@@ -19,8 +23,12 @@ type Member struct {
 	DataDir string
 	// Northbound, Southbound and Cluster are host:port.
 	Northbound, Southbound, Cluster string
-	// TLS of the first two, "{insecure: true}" if it is empty.
+	// Further listeners, in addition to the first two.
+	Further Listeners
+	// TLS of northbound and southbound, "{insecure: true}" if it is empty.
 	TLS string
+	// SouthboundTLS is that of southbound alone, if it has one of its own.
+	SouthboundTLS string
 	// Section holds the other keys of the cluster section, in YAML's flow form:
 	// "insecure: true, autopilot: {stabilization_time: 300ms}" if it is empty.
 	Section string
@@ -41,16 +49,19 @@ func (m Member) withDefaults(tb testing.TB) Member {
 	if m.DataDir == "" {
 		m.DataDir = filepath.Join(tb.TempDir(), "data")
 	}
-	m.TLS = cmp.Or(m.TLS, "{insecure: true}")
+	m.TLS = cmp.Or(m.TLS, plainTLS)
+	m.SouthboundTLS = cmp.Or(m.SouthboundTLS, m.TLS)
 	m.Section = cmp.Or(m.Section, plaintext)
 	return m
 }
 
 // Config returns the configuration file's content.
 func (m Member) Config() string {
-	return fmt.Sprintf("northbound: {endpoint: %q, tls: %s}\nsouthbound: {endpoint: %q, tls: %s}\n"+
+	return fmt.Sprintf("northbound: %s\nsouthbound: %s\n"+
 		"cluster: {name: %s, data_dir: %q, endpoint: %q, advertise: %q, %s}\n%s",
-		m.Northbound, m.TLS, m.Southbound, m.TLS, m.Name, m.DataDir, m.Cluster, m.Cluster, m.Section, m.YAML)
+		listenerList(append([]string{m.Northbound}, m.Further.Northbound...), m.TLS),
+		listenerList(append([]string{m.Southbound}, m.Further.Southbound...), m.SouthboundTLS),
+		m.Name, m.DataDir, m.Cluster, m.Cluster, m.Section, m.YAML)
 }
 
 // StartMember runs a replica of a cluster, and returns when operators can call it:
@@ -92,18 +103,39 @@ func (r *Replica) Config() string { return r.config }
 // vote. yaml is the same in each file.
 func FormCluster(tb testing.TB, binaries Binaries, size int, yaml string) []*Replica {
 	tb.Helper()
-	var replicas []*Replica
-	for i := range size {
-		replicas = append(replicas, StartMember(tb, binaries, Member{Name: fmt.Sprintf("cp-%d", i+1), YAML: yaml}))
+	members := make([]Member, size)
+	for i := range members {
+		members[i] = Member{Name: fmt.Sprintf("cp-%d", i+1), YAML: yaml}
+	}
+	return Form(tb, binaries, members...)
+}
+
+// Form runs replicas and makes them one cluster, the first one's, in which all vote.
+func Form(tb testing.TB, binaries Binaries, members ...Member) []*Replica {
+	tb.Helper()
+	replicas := make([]*Replica, len(members))
+	for i, member := range members {
+		replicas[i] = NewMember(tb, binaries, member)
+		replicas[i].Launch(tb)
+	}
+	for _, r := range replicas {
+		r.WaitStdout(tb, StartedLine, replicaStart)
 	}
 	replicas[0].MustOperate(tb, "cluster", "init")
 	for _, r := range replicas[1:] {
 		r.MustOperate(tb, "cluster", "join", replicas[0].Cluster)
 	}
-	for _, r := range replicas {
-		r.WaitFor(tb, "start of "+r.Member.Name, formTime, func(line Line) bool { return line.Text == StartedLine })
-	}
 	return replicas
+}
+
+// Status returns what a replica says of its cluster.
+func (r *Replica) Status(tb testing.TB) *slimcppb.ClusterStatusResponse {
+	tb.Helper()
+	status := &slimcppb.ClusterStatusResponse{}
+	if err := protojson.Unmarshal([]byte(r.MustOperate(tb, "cluster", "status", "-o", "json")), status); err != nil {
+		tb.Fatal(err)
+	}
+	return status
 }
 
 // Operate runs a command of slim-cp against the replica.

@@ -40,13 +40,16 @@ type Listeners struct {
 
 // YAML renders the listeners for a configuration file.
 func (l Listeners) YAML() string {
-	return "northbound: " + listenerList(l.Northbound) + "\nsouthbound: " + listenerList(l.Southbound) + "\n"
+	return "northbound: " + listenerList(l.Northbound, plainTLS) + "\nsouthbound: " + listenerList(l.Southbound, plainTLS) + "\n"
 }
 
-func listenerList(endpoints []string) string {
+// plainTLS is the TLS section of a listener without it.
+const plainTLS = "{insecure: true}"
+
+func listenerList(endpoints []string, tls string) string {
 	items := make([]string, len(endpoints))
 	for i, endpoint := range endpoints {
-		items[i] = fmt.Sprintf("{endpoint: %q, tls: {insecure: true}}", endpoint)
+		items[i] = fmt.Sprintf("{endpoint: %q, tls: %s}", endpoint, tls)
 	}
 	return "[" + strings.Join(items, ", ") + "]"
 }

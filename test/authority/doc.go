@@ -1,0 +1,2 @@
+// Package authority issues the TLS certificates of replicas under test.
+package authority

@@ -1,5 +1,5 @@
-# Needs Go, make and git; a C compiler for the race detector; protoc for "proto"
-# and "lint"; Node.js for "interop".
+# Needs Go, make and git; a C compiler for the race detector; openssl for "demo",
+# "up" and "e2e"; protoc for "proto" and "lint"; Node.js for "interop".
 
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c

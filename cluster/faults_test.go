@@ -54,15 +54,17 @@ func TestFollowerThatRefusedEntriesIsLeftBehindByTheLibrary(t *testing.T) {
 	})
 }
 
+// steady makes elections that nobody asked for unlikely, however busy the machine.
+func steady(o *cluster.Options) {
+	o.Timings = cluster.Timings{Heartbeat: time.Second, Election: time.Second, LeaderLease: 500 * time.Millisecond}
+}
+
 // stuckFollower reports whether a follower that refuses entries for a moment again
 // and again stays behind in one of some attempts.
 func stuckFollower(t *testing.T, attempts int, change func(*cluster.Options)) bool {
 	t.Helper()
 	e := newEnsemble(t)
 	disk := &faultyLogs{}
-	steady := func(o *cluster.Options) { // an election would free the follower
-		o.Timings = cluster.Timings{Heartbeat: time.Second, Election: time.Second, LeaderLease: 500 * time.Millisecond}
-	}
 	e.start("a", steady, change)
 	e.start("b", steady, change, func(o *cluster.Options) { *o = o.WithLogs(disk.wrap) })
 	e.start("c", steady, change)

@@ -27,7 +27,7 @@ import (
 // wait.
 func TestMain(m *testing.M) {
 	flag.Parse()
-	if err := flag.Set("test.parallel", strconv.Itoa(max(6, runtime.GOMAXPROCS(0)))); err != nil {
+	if err := flag.Set("test.parallel", strconv.Itoa(max(4, runtime.GOMAXPROCS(0)))); err != nil {
 		panic(err)
 	}
 	goleak.VerifyTestMain(m)
@@ -125,6 +125,22 @@ func propose(tb testing.TB, replica *cluster.Replica, command *slimcppb.Command)
 	if err := errors.Join(err, result.Err); err != nil {
 		tb.Fatal("propose:", err)
 	}
+	return result
+}
+
+// insist proposes a command until its outcome is known: a busy machine may lose a
+// leader. The command must be one that has its effect once.
+func insist(tb testing.TB, replica *cluster.Replica, command *slimcppb.Command) fsm.Result {
+	tb.Helper()
+	var result fsm.Result
+	eventually(tb, "the command is answered", func() bool {
+		var err error
+		result, err = replica.Propose(context.Background(), command)
+		if err == nil && result.Err != nil && !errors.Is(result.Err, fsm.ErrStaleSequence) {
+			tb.Fatal("propose:", result.Err)
+		}
+		return err == nil
+	})
 	return result
 }
 

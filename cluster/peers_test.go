@@ -17,9 +17,9 @@ import (
 	"github.com/slim-cp/slim-cp/fsm"
 )
 
-// testTimings are short: everything runs on one machine.
+// testTimings are as short as a busy machine with two processors bears.
 var testTimings = cluster.Timings{
-	Heartbeat: 150 * time.Millisecond, Election: 150 * time.Millisecond, LeaderLease: 100 * time.Millisecond,
+	Heartbeat: 400 * time.Millisecond, Election: 400 * time.Millisecond, LeaderLease: 350 * time.Millisecond,
 }
 
 // ensemble is a cluster under test.

@@ -34,23 +34,33 @@ func (r *Replica) propose(ctx context.Context, command *slimcppb.Command, wait b
 	}
 	patient, cancel := context.WithTimeout(ctx, leaderPatience)
 	defer cancel()
+	var open error // of an attempt whose outcome is not known
 	for {
 		changed := r.readiness.watch()
 		out := r.proposeOnce(ctx, encoded)
+		if errors.Is(out.err, ErrUnknownOutcome) {
+			open = out.err
+		}
 		// What was surely not proposed may be sent again, and so may what has a
 		// request id: it takes effect once (protocol X1).
 		again := errors.Is(out.err, ErrNoLeader) || errors.Is(out.err, ErrNotLeader) ||
 			errors.Is(out.err, ErrUnknownOutcome) && command.GetRequestId() != ""
-		if !again {
-			return out.result, out.err
-		}
-		if !r.waitLeaderChange(patient, changed) {
-			return out.result, out.err
+		if !again || !r.waitLeaderChange(patient, changed) {
+			return out.result, stillOpen(open, out.err)
 		}
 		if err := r.proposer.admission.acquire(ctx, len(encoded), true); err != nil {
-			return fsm.Result{}, err
+			return fsm.Result{}, stillOpen(open, err)
 		}
 	}
+}
+
+// stillOpen returns the error of a proposal: that an attempt surely had no effect
+// says nothing about one before it.
+func stillOpen(open, err error) error {
+	if err == nil || open == nil {
+		return err
+	}
+	return open
 }
 
 // awaitState waits, as long as for a leader, until one of several replicas has a

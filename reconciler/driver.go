@@ -48,9 +48,9 @@ type driver struct {
 
 	batch    batch
 	failures map[routeKey]fsm.RouteFailure
-	retries  map[string]retry     // dials of failed links, by link id
-	missing  map[string]int       // "connection not found" in a row, by link id
-	held     map[string]time.Time // links whose routes wait, and until when
+	retries  map[string]retry // dials of failed links, by link id
+	missing  map[string]int   // "connection not found" in a row, by link id
+	held     map[string]hold  // links whose routes wait
 	// attempts and routeAttempts count failures in a row, for the back-off.
 	attempts      int
 	pausedUntil   time.Time // nothing but operators' requests before
@@ -95,7 +95,7 @@ func newDriver(l *leadership, node *fsm.Node, session fsm.Session, index uint64)
 		failures:    map[routeKey]fsm.RouteFailure{},
 		retries:     map[string]retry{},
 		missing:     map[string]int{},
-		held:        map[string]time.Time{},
+		held:        map[string]hold{},
 	}
 }
 

@@ -303,21 +303,24 @@ func (d *driver) firstAnswered(flight *flight, first southbound.First, answer so
 // of a link which its other end lists (protocol C10).
 const disagreeAfter = 3
 
-// connectionMissing handles a node's word that it has no connection of a link.
-// The lists of both ends tell what is left of it; the routes over it wait.
-func (d *driver) connectionMissing(linkID string) {
-	if d.waits(linkID) {
+// connectionMissing handles a node's word that it has no connection of a link, to
+// what was sent by the view. The lists of both ends tell what is left of it; the
+// routes over it wait.
+func (d *driver) connectionMissing(sent *fsm.View, linkID string) {
+	view := d.l.view()
+	if d.waits(view, linkID) {
 		return // said of another route of the same command
 	}
-	link, ok := d.l.view().Link(linkID)
+	dialled := sourceSession(sent, linkID)
+	link, ok := view.Link(linkID)
 	if ok && !d.l.hasSession(link.SourceNode) {
 		// The ends do not disagree. The source comes back, or who takes over from
 		// it dials the same link.
-		d.holdRoutes(linkID, time.Second)
+		d.holdRoutes(linkID, time.Second, dialled)
 		return
 	}
 	d.missing[linkID]++
-	d.holdRoutes(linkID, min(time.Second<<(min(d.missing[linkID], 6)-1), 30*time.Second))
+	d.holdRoutes(linkID, min(time.Second<<(min(d.missing[linkID], 6)-1), 30*time.Second), dialled)
 	if !ok {
 		return
 	}
@@ -332,9 +335,39 @@ func (d *driver) connectionMissing(linkID string) {
 	}
 }
 
+// hold keeps the routes over a link back: for some time, but not once the link is
+// dialled by another session of its source, or by another node. After the end of
+// a replica that would be the longest part of the outage.
+type hold struct {
+	until   time.Time
+	dialled fsm.SessionName
+}
+
+// sourceSession returns the session that a link was dialled on, by a view; none if
+// the link or its source has none.
+func sourceSession(view *fsm.View, linkID string) fsm.SessionName {
+	link, ok := view.Link(linkID)
+	if !ok {
+		return fsm.SessionName{}
+	}
+	source, ok := view.Node(link.SourceNode)
+	if !ok {
+		return fsm.SessionName{}
+	}
+	session, _ := source.CommandSession()
+	return session.Name
+}
+
+// waits reports whether routes over a link are held back after the node said
+// that it has no such connection (protocol C10).
+func (d *driver) waits(view *fsm.View, linkID string) bool {
+	held, ok := d.held[linkID]
+	return ok && time.Now().Before(held.until) && held.dialled == sourceSession(view, linkID)
+}
+
 // holdRoutes keeps routes over a link back for a while. The lists come first.
-func (d *driver) holdRoutes(linkID string, delay time.Duration) {
-	d.held[linkID] = time.Now().Add(delay)
+func (d *driver) holdRoutes(linkID string, delay time.Duration, dialled fsm.SessionName) {
+	d.held[linkID] = hold{until: time.Now().Add(delay), dialled: dialled}
 	d.l.clocks.AddAfter(clockKey(clockMark, d.id), delay)
 	d.listsWanted = true
 }

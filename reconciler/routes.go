@@ -159,9 +159,9 @@ func (d *driver) compare(view *fsm.View, node *fsm.Node, fan fsm.Fan, name fsm.N
 				continue
 			}
 			d.batch.relevant = true
-			if d.waits(link.ID) {
+			if d.waits(view, link.ID) {
 				d.batch.blocked = true
-				d.l.clocks.AddAfter(clockKey(clockMark, d.id), time.Until(d.held[link.ID]))
+				d.l.clocks.AddAfter(clockKey(clockMark, d.id), time.Until(d.held[link.ID].until))
 				continue
 			}
 			if held, ok := d.mirror.links[link.ID]; ok && held.doubled {
@@ -188,13 +188,6 @@ func (d *driver) compare(view *fsm.View, node *fsm.Node, fan fsm.Fan, name fsm.N
 		}
 	}
 	return deletes, sets
-}
-
-// waits reports whether routes over a link are held back after the node said
-// that it has no such connection (protocol C10).
-func (d *driver) waits(linkID string) bool {
-	until, ok := d.held[linkID]
-	return ok && time.Now().Before(until)
 }
 
 // exorcise removes a route that the node cannot delete: only the end of the
@@ -285,7 +278,7 @@ func (d *driver) set(view *fsm.View, node *fsm.Node, key routeKey, ack *controll
 		delete(d.failures, key)
 		delete(d.missing, key.linkID)
 	case connectionMissing(text):
-		d.connectionMissing(key.linkID)
+		d.connectionMissing(view, key.linkID)
 		d.batch.blocked = true
 	case ack == nil:
 		d.routeFailed(view, node, key, "the node's answer does not mention the route")

@@ -212,6 +212,34 @@ func refuse(w *world.World, nodeID string, name *dataplanepb.Name, text string) 
 	})
 }
 
+// A route that came just before the node heard of its link's loss waits only until
+// the link is dialled again: when a replica dies its nodes are back at once, and
+// the other ends would keep their messages for a second.
+func TestRouteWaitsNoLongerThanItsLinkIsDown(t *testing.T) {
+	world.Run(t, noSweep(world.Options{}), func(t *testing.T, w *world.World) {
+		a, b := w.Join("a", "n"), w.Join("b", "n")
+		w.Settle()
+		source, other := a, b
+		if w.Link("a", "b").SourceNode == b.ID() {
+			source, other = b, a
+		}
+		x := world.Name("x")
+		refuse(w, other.ID(), x, "connection with link id not found")
+		source.Announce(x)
+		pass(50 * time.Millisecond)
+		w.Taps.Set(nil)
+		if route, err := routeAt(w, other.ID(), x); err != nil || route.Status == fsm.RouteApplied {
+			t.Fatalf("refused was a route that is %+v, %v", route, err)
+		}
+		source.CloseStream()
+		pass(500 * time.Millisecond)
+		if route, err := routeAt(w, other.ID(), x); err != nil || route.Status != fsm.RouteApplied {
+			t.Errorf("half a second after its source came back the route is %+v, %v", route, err)
+		}
+		w.Settle()
+	})
+}
+
 func routeAt(w *world.World, nodeID string, name *dataplanepb.Name) (fsm.Route, error) {
 	for route := range w.View().Routes(fsm.RouteFilter{Source: nodeID}) {
 		if route.Name == world.Key(name) {

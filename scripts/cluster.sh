@@ -11,7 +11,7 @@ readonly highest_port=32000
 dir=$(mktemp -d)
 declare -a north south peer pid # by the number of a replica, from 1
 declare -a home                 # the replica to which a group's nodes were sent
-fleet=                          # process id
+fleet= watcher=                 # process ids
 trap cleanup EXIT
 trap 'exit 130' INT TERM
 
@@ -19,7 +19,7 @@ cleanup() {
   local code=$? each
   trap - EXIT
   trap '' INT TERM # a second Ctrl-C must not leave processes behind
-  for each in $fleet "${pid[@]}"; do
+  for each in $watcher $fleet "${pid[@]}"; do
     if [ -n "$each" ]; then kill -TERM "$each" 2>/dev/null || true; fi
   done
   wait || true

@@ -83,6 +83,7 @@ eventually "another replica leads" leads "$survivor"
 matrix
 touch "$dir/enough"
 wait "$watcher"
+watcher=
 verdict=$(judge "$kept" <"$dir/samples") || fail "messages got lost: $verdict"
 read -r samples complete <<<"$verdict"
 ok "the matrix was looked at $samples times meanwhile: between ${kept# } every message arrived each time"

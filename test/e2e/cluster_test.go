@@ -324,13 +324,13 @@ func TestRecoverFromALostQuorum(t *testing.T) {
 	for _, r := range replicas {
 		r.Kill(t)
 	}
-	recover := func(args ...string) string {
+	recoverQuorum := func(args ...string) string {
 		return succeed(t, "slim-cp", append([]string{"cluster", "recover", "-c", survivor.Config()}, args...)...)
 	}
-	if plan := recover(); !strings.Contains(plan, "Nothing was changed") || strings.Count(plan, "never joins again") != 2 {
+	if plan := recoverQuorum(); !strings.Contains(plan, "Nothing was changed") || strings.Count(plan, "never joins again") != 2 {
 		t.Errorf("a dry run says\n%s", plan)
 	}
-	if done := recover("--yes"); !strings.Contains(done, "Recovered: generation 2") {
+	if done := recoverQuorum("--yes"); !strings.Contains(done, "Recovered: generation 2") {
 		t.Errorf("the recovery says\n%s", done)
 	}
 	survivor.Start(t)

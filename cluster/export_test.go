@@ -64,7 +64,6 @@ func (o Options) Without(change func(*Remedies)) Options {
 func WithoutMainLoopHeartbeats(r *Remedies) { r.mainLoopHeartbeats = true }
 func WithoutSingleFlight(r *Remedies)       { r.singleFlight = true }
 func WithoutReadBarrier(r *Remedies)        { r.readBarrier = true }
-func WithoutMembershipWatch(r *Remedies)    { r.membershipWatch = true }
 
 // Raft returns the library's replica.
 func (r *Replica) Raft() *raft.Raft { return r.raft }

@@ -97,7 +97,7 @@ func (r *Replica) keepMembership(ctx context.Context) {
 			r.askMembership(ctx, members)
 		case isMember && own.Address != r.network.advertise:
 			r.tellAddress(ctx, members)
-		case r.isLost() && !r.options.without.membershipWatch:
+		case r.isLost():
 			r.askMembership(ctx, members)
 		case recorded != r.store.View().Generation() && r.Ready():
 			if r.record(ctx) {

@@ -104,7 +104,6 @@ type remedies struct {
 	mainLoopHeartbeats bool // B-02
 	singleFlight       bool // B-01
 	readBarrier        bool // B-10
-	membershipWatch    bool // B-08
 }
 
 var replicaName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`)

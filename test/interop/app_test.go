@@ -116,6 +116,16 @@ func (a *app) received(text string) int {
 	return count
 }
 
+// wantOnce waits for a message with this text, and checks that it came in once. An
+// echo of it may be known before it.
+func (a *app) wantOnce(t *testing.T, text string) {
+	t.Helper()
+	a.waitEvent(t, "message "+text, appAnswer, func(e event) bool { return e.Event == "message" && e.Text == text })
+	if got := a.received(text); got != 1 {
+		t.Errorf("%s %s received %q %d times, want once", a.name, a.id, text, got)
+	}
+}
+
 // leave ends the application as its user would.
 func (a *app) leave(t *testing.T) {
 	t.Helper()

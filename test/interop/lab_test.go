@@ -176,8 +176,6 @@ func converse(t *testing.T, one, other *app, text string) {
 	one.send(t, other.name, text)
 	other.send(t, one.name, text)
 	for _, a := range []*app{one, other} {
-		if got := a.received(text); got != 1 {
-			t.Errorf("%s received %q %d times, want once", a.name, text, got)
-		}
+		a.wantOnce(t, text)
 	}
 }

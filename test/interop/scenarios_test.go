@@ -40,9 +40,7 @@ func TestScenario02MessagesCrossALinkEachWay(t *testing.T) {
 	other.do(t, "subscribe "+carol)
 	l.wantRouted(t, a, b, carol)
 	one.send(t, carol, "hello carol")
-	if got := other.received("hello carol"); got != 1 {
-		t.Errorf("the further name received the message %d times, want once", got)
-	}
+	other.wantOnce(t, "hello carol")
 	// Nothing leaked back over the link: each name is announced by one node only.
 	for name, node := range map[string]*node{alice: a, bob: b, carol: b} {
 		l.wantAnnouncedBy(t, name, node)
@@ -119,9 +117,7 @@ func TestScenario05GroupSessionReachesEachParticipantOnce(t *testing.T) {
 	for _, listener := range listeners {
 		for i := 1; i <= messages; i++ {
 			text := fmt.Sprintf("%s %d", channel, i)
-			if got := listener.received(text); got != 1 {
-				t.Errorf("%s %s received %q %d times, want once", listener.name, listener.id, text, got)
-			}
+			listener.wantOnce(t, text)
 		}
 	}
 	// The members announce the channel too.
@@ -164,9 +160,7 @@ func TestScenario12NameStaysWhileOneOfTwoApplicationsHasIt(t *testing.T) {
 	leaver.leave(t)
 	l.wantInstances(t, b, a, alice, stayer.id)
 	other.send(t, alice, "hello")
-	if got := stayer.received("hello"); got != 1 {
-		t.Errorf("the application that stays received the message %d times, want once", got)
-	}
+	stayer.wantOnce(t, "hello")
 }
 
 func TestScenario13SecondAnnouncerTakesTheNameOver(t *testing.T) {
@@ -186,9 +180,7 @@ func TestScenario13SecondAnnouncerTakesTheNameOver(t *testing.T) {
 		other := startApp(t, c, bob)
 		l.wantReached(t, c, bob, "b")
 		other.send(t, carol, "hello")
-		if got := stayer.received("hello"); got != 1 {
-			t.Errorf("the second announcer received the message %d times, want once", got)
-		}
+		stayer.wantOnce(t, "hello")
 		if !a.Exited() {
 			l.wantReached(t, b, carol, "a")
 			startApp(t, a, alice).send(t, carol, "hello from a")

@@ -9,6 +9,9 @@ golangci_version := v2.15.0
 golangci := bin/tools/golangci-lint
 node_modules := test/interop/node_modules
 
+# Replicas with real elections: their tests run with the machine to themselves.
+timed := -e /cluster$$ -e /cluster/peer$$ -e /test/ensemble$$
+
 # The race detector needs a C compiler.
 race := $(if $(shell command -v $${CC:-gcc}),-race)
 
@@ -17,10 +20,12 @@ race := $(if $(shell command -v $${CC:-gcc}),-race)
 build: ## bin/slim-cp, bin/slimctl and bin/slim-node
 	go build -o bin/ ./cmd/slim-cp ./cmd/slimctl ./cmd/slim-node
 
+# The model test runs in full only without the race detector.
 test: ## all tests but those of running binaries
 	$(if $(race),,@echo "no C compiler: testing without the race detector")
-	go test $(race) ./...
-	$(if $(race),@echo "the model test in full, without the race detector" && go test -run '^TestModel$$' ./reconciler)
+	go test $(race) $$(go list ./... | grep -v $(timed))
+	go test -p 1 $(race) $$(go list ./... | grep $(timed))
+	$(if $(race),go test -run '^TestModel$$' ./reconciler)
 
 e2e: ## the built binaries as processes
 	go test -count=1 -timeout 10m -tags e2e ./test/e2e

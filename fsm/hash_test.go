@@ -36,24 +36,25 @@ func fields(v reflect.Value) (names []string, values []reflect.Value) {
 var timeType = reflect.TypeFor[time.Time]()
 
 // fill sets everything below v to something that is not its zero value.
-func fill(v reflect.Value) {
+func fill(t *testing.T, v reflect.Value) {
+	t.Helper()
 	switch {
 	case v.Type() == timeType:
 		v.Set(reflect.ValueOf(time.Unix(1000, 7).UTC()))
 	case v.Kind() == reflect.Struct:
 		_, values := fields(v)
 		for _, value := range values {
-			fill(value)
+			fill(t, value)
 		}
 	case v.Kind() == reflect.Pointer:
 		v.Set(reflect.New(v.Type().Elem()))
-		fill(v.Elem())
+		fill(t, v.Elem())
 	case v.Kind() == reflect.Slice:
 		v.Set(reflect.MakeSlice(v.Type(), 1, 1))
-		fill(v.Index(0))
+		fill(t, v.Index(0))
 	case v.Kind() == reflect.Array:
 		for i := range v.Len() {
-			fill(v.Index(i))
+			fill(t, v.Index(i))
 		}
 	case v.Kind() == reflect.String:
 		v.SetString("x")
@@ -64,13 +65,14 @@ func fill(v reflect.Value) {
 	case v.CanUint():
 		v.SetUint(3)
 	default:
-		panic("cannot fill a " + v.Type().String())
+		t.Fatalf("cannot fill a %s", v.Type())
 	}
 }
 
-func filled[T any]() T {
+func filled[T any](t *testing.T) T {
+	t.Helper()
 	var record T
-	fill(reflect.ValueOf(&record).Elem())
+	fill(t, reflect.ValueOf(&record).Elem())
 	return record
 }
 
@@ -146,10 +148,10 @@ func changeElements(v reflect.Value, path string, n *int) (string, bool) {
 // hash of the state that build makes with it.
 func expectHashed[T any](t *testing.T, what string, build func(T) tables) {
 	t.Helper()
-	base := (&Snapshot{tables: build(filled[T]())}).Hash()
+	base := (&Snapshot{tables: build(filled[T](t))}).Hash()
 	seen := map[[32]byte]string{base: "nothing"}
 	for n := 0; ; n++ {
-		record, left := filled[T](), n
+		record, left := filled[T](t), n
 		v := reflect.ValueOf(&record).Elem()
 		if v.Kind() == reflect.Pointer {
 			v = v.Elem()
@@ -221,36 +223,36 @@ func TestEveryFieldIsHashed(t *testing.T) {
 // TestEveryFieldIsInTheSnapshot does the same for the records of the file.
 func TestEveryFieldIsInTheSnapshot(t *testing.T) {
 	node, err := nodeFromProto(func() *slimcppb.NodeRecord {
-		record := filled[*Node]().proto()
+		record := filled[*Node](t).proto()
 		record.NodeId, record.Group, record.Node = "x/y", "x", "y"
 		return record
 	}())
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantNode := filled[*Node]()
+	wantNode := filled[*Node](t)
 	wantNode.ID, wantNode.Group, wantNode.LocalID = "x/y", "x", "y"
 	equal(t, "node", node, wantNode)
-	equal(t, "link", linkFromProto(filled[*Link]().proto()), filled[*Link]())
-	name, err := nameRecordFromProto(filled[*NameRecord]().proto())
+	equal(t, "link", linkFromProto(filled[*Link](t).proto()), filled[*Link](t))
+	name, err := nameRecordFromProto(filled[*NameRecord](t).proto())
 	if err != nil {
 		t.Fatal(err)
 	}
-	equal(t, "name", name, filled[*NameRecord]())
-	tombstone, err := tombstoneFromProto(filled[*Tombstone]().proto())
+	equal(t, "name", name, filled[*NameRecord](t))
+	tombstone, err := tombstoneFromProto(filled[*Tombstone](t).proto())
 	if err != nil {
 		t.Fatal(err)
 	}
-	buried := filled[*Tombstone]()
+	buried := filled[*Tombstone](t)
 	buried.Announcer = Announcer{
 		NodeID: buried.Announcer.NodeID, Group: buried.Announcer.Group, First: buried.Announcer.First, Epoch: buried.Announcer.Epoch,
 	}
 	equal(t, "tombstone", tombstone, buried)
-	equal(t, "segment", segmentFromProto(filled[*Segment]().proto()), filled[*Segment]())
-	secret := filled[*Secret]().proto()
-	equal(t, "secret", secretFromProto(secret.GetSecret(), secret.GetIndex()), filled[*Secret]())
-	equal(t, "replica", replicaFromProto(filled[*Replica]().proto()), filled[*Replica]())
-	equal(t, "request", requestFromProto(filled[request]().proto()), filled[request]())
+	equal(t, "segment", segmentFromProto(filled[*Segment](t).proto()), filled[*Segment](t))
+	secret := filled[*Secret](t).proto()
+	equal(t, "secret", secretFromProto(secret.GetSecret(), secret.GetIndex()), filled[*Secret](t))
+	equal(t, "replica", replicaFromProto(filled[*Replica](t).proto()), filled[*Replica](t))
+	equal(t, "request", requestFromProto(filled[request](t).proto()), filled[request](t))
 }
 
 // TestTheHashFollowsTheLog: replicas that applied the same log have the same hash,

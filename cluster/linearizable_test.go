@@ -16,6 +16,7 @@ import (
 	"github.com/slim-cp/slim-cp/cluster"
 	"github.com/slim-cp/slim-cp/fsm"
 	"github.com/slim-cp/slim-cp/proto/slimcp/v1"
+	"github.com/slim-cp/slim-cp/test/segments"
 )
 
 // chaos is an ensemble whose replicas come and go while callers use them.
@@ -110,46 +111,6 @@ func (c *chaos) changeMembers() {
 	c.kill("d")
 }
 
-// Each segment is a register: it is there or not.
-type segmentInput struct {
-	kind string // add, remove, read
-	name string
-}
-
-// segmentOutput is what the caller was told.
-type segmentOutput struct {
-	unknown bool
-	there   bool // of a read: it is there; of a remove: it was there
-}
-
-var segmentModel = porcupine.Model{
-	Partition: func(history []porcupine.Operation) [][]porcupine.Operation {
-		byName := map[string][]porcupine.Operation{}
-		for _, operation := range history {
-			name := operation.Input.(segmentInput).name
-			byName[name] = append(byName[name], operation)
-		}
-		var parts [][]porcupine.Operation
-		for _, part := range byName {
-			parts = append(parts, part)
-		}
-		return parts
-	},
-	Init: func() any { return false },
-	Step: func(state, input, output any) (bool, any) {
-		there, out := state.(bool), output.(segmentOutput)
-		switch input.(segmentInput).kind {
-		case "add":
-			return true, true
-		case "remove":
-			return out.unknown || out.there == there, false
-		default:
-			return out.there == there, there
-		}
-	},
-	DescribeOperation: func(input, output any) string { return fmt.Sprintf("%+v -> %+v", input, output) },
-}
-
 // operator calls one replica, one call after the other, and writes down what it was
 // told.
 type operator struct {
@@ -163,9 +124,9 @@ type operator struct {
 
 func (o *operator) run(ctx context.Context) {
 	for i := 0; ctx.Err() == nil; i++ {
-		input := segmentInput{
-			kind: []string{"add", "remove", "read", "read"}[rand.IntN(4)],
-			name: fmt.Sprintf("s%d-%d", o.chaos.phase.Load(), rand.IntN(2)),
+		input := segments.Call{
+			Kind: []string{segments.Add, segments.Remove, segments.Read, segments.Read}[rand.IntN(4)],
+			Name: fmt.Sprintf("s%d-%d", o.chaos.phase.Load(), rand.IntN(2)),
 		}
 		call := o.chaos.now()
 		output, happened := o.call(ctx, input, fmt.Sprintf("%d-%d", o.client, i))
@@ -174,7 +135,7 @@ func (o *operator) run(ctx context.Context) {
 			continue
 		}
 		operation := porcupine.Operation{ClientId: o.client, Input: input, Call: call, Output: output, Return: o.chaos.now()}
-		if output.unknown {
+		if output.Unknown {
 			operation.Return = math.MaxInt64 // it may take effect at any time from its call on
 		}
 		o.history = append(o.history, operation)
@@ -182,21 +143,21 @@ func (o *operator) run(ctx context.Context) {
 }
 
 // call reports false for what surely has no effect, and no answer.
-func (o *operator) call(ctx context.Context, input segmentInput, requestID string) (segmentOutput, bool) {
-	if input.kind == "read" {
+func (o *operator) call(ctx context.Context, input segments.Call, requestID string) (segments.Answer, bool) {
+	if input.Kind == segments.Read {
 		patient, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
 		defer cancel()
 		view, err := o.replica().Read(patient)
 		if err != nil {
-			return segmentOutput{}, false
+			return segments.Answer{}, false
 		}
-		return segmentOutput{there: view.HasSegment(input.name)}, true
+		return segments.Answer{There: view.HasSegment(input.Name)}, true
 	}
 	command := &slimcppb.Command{RequestId: requestID}
-	if input.kind == "add" {
-		command.Payload = &slimcppb.Command_AddSegment{AddSegment: &slimcppb.AddSegment{Name: input.name}}
+	if input.Kind == segments.Add {
+		command.Payload = &slimcppb.Command_AddSegment{AddSegment: &slimcppb.AddSegment{Name: input.Name}}
 	} else {
-		command.Payload = &slimcppb.Command_RemoveSegment{RemoveSegment: &slimcppb.RemoveSegment{Name: input.name}}
+		command.Payload = &slimcppb.Command_RemoveSegment{RemoveSegment: &slimcppb.RemoveSegment{Name: input.Name}}
 	}
 	sent := false
 	for {
@@ -205,15 +166,15 @@ func (o *operator) call(ctx context.Context, input segmentInput, requestID strin
 		cancel()
 		switch {
 		case err == nil:
-			return segmentOutput{there: result.Err == nil}, true
+			return segments.Answer{There: result.Err == nil}, true
 		case errors.Is(err, cluster.ErrUnknownOutcome):
 			sent = true
 		}
 		if !sent {
-			return segmentOutput{}, false
+			return segments.Answer{}, false
 		}
 		if !o.repeats || ctx.Err() != nil {
-			return segmentOutput{unknown: true}, true
+			return segments.Answer{Unknown: true}, true
 		}
 		<-time.After(time.Millisecond)
 	}
@@ -246,12 +207,12 @@ func TestOperatorsSeeOneCopy(t *testing.T) {
 		history = append(history, o.history...)
 	}
 	for _, operation := range history {
-		if operation.Output.(segmentOutput).unknown {
+		if operation.Output.(segments.Answer).Unknown {
 			unknown++
 		}
 	}
 	t.Logf("%d answers, %d of them unknown", len(history), unknown)
-	switch result := porcupine.CheckOperationsTimeout(segmentModel, history, time.Minute); result {
+	switch result := porcupine.CheckOperationsTimeout(segments.Model(), history, time.Minute); result {
 	case porcupine.Ok:
 	case porcupine.Illegal:
 		t.Error("no single copy of the state could have given these answers")

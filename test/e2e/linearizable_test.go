@@ -21,45 +21,8 @@ import (
 
 	controlplanepb "github.com/slim-cp/slim-cp/proto/controlplane/v1"
 	"github.com/slim-cp/slim-cp/test/process"
+	"github.com/slim-cp/slim-cp/test/segments"
 )
-
-// Each segment is a register: it is there or not.
-type segmentCall struct {
-	kind string // add, remove, list
-	name string
-}
-
-type segmentAnswer struct {
-	unknown bool
-	there   bool // of a list: it is there; of a removal: it was there
-}
-
-var segments = porcupine.Model{
-	Partition: func(history []porcupine.Operation) [][]porcupine.Operation {
-		byName := map[string][]porcupine.Operation{}
-		for _, operation := range history {
-			name := operation.Input.(segmentCall).name
-			byName[name] = append(byName[name], operation)
-		}
-		var parts [][]porcupine.Operation
-		for _, part := range byName {
-			parts = append(parts, part)
-		}
-		return parts
-	},
-	Init: func() any { return false },
-	Step: func(state, input, output any) (bool, any) {
-		there, answer := state.(bool), output.(segmentAnswer)
-		switch input.(segmentCall).kind {
-		case "add":
-			return true, true
-		case "remove":
-			return answer.unknown || answer.there == there, false
-		default:
-			return answer.there == there, there
-		}
-	},
-}
 
 // segmentCaller calls one replica, one call after the other.
 type segmentCaller struct {
@@ -70,20 +33,20 @@ type segmentCaller struct {
 
 func (c *segmentCaller) run(ctx context.Context, began time.Time, phase *atomic.Int64) {
 	for ctx.Err() == nil {
-		call := segmentCall{
-			kind: []string{"add", "remove", "list", "list"}[rand.IntN(4)],
-			name: fmt.Sprintf("s%d-%d", phase.Load(), rand.IntN(2)),
+		call := segments.Call{
+			Kind: []string{segments.Add, segments.Remove, segments.Read, segments.Read}[rand.IntN(4)],
+			Name: fmt.Sprintf("s%d-%d", phase.Load(), rand.IntN(2)),
 		}
 		at := int64(time.Since(began))
 		answer, happened := c.call(call)
-		if !happened || answer.unknown {
+		if !happened || answer.Unknown {
 			<-time.After(20 * time.Millisecond) // a replica that is down would be asked again at once
 		}
 		if !happened {
 			continue
 		}
 		operation := porcupine.Operation{ClientId: c.id, Input: call, Call: at, Output: answer, Return: int64(time.Since(began))}
-		if answer.unknown {
+		if answer.Unknown {
 			operation.Return = math.MaxInt64
 		}
 		c.history = append(c.history, operation)
@@ -91,34 +54,34 @@ func (c *segmentCaller) run(ctx context.Context, began time.Time, phase *atomic.
 }
 
 // call reports false for what surely has no effect, and no answer.
-func (c *segmentCaller) call(call segmentCall) (segmentAnswer, bool) {
+func (c *segmentCaller) call(call segments.Call) (segments.Answer, bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	var err error
-	switch call.kind {
-	case "add":
-		_, err = c.client.AddSegment(ctx, &controlplanepb.AddSegmentRequest{Name: call.name})
-	case "remove":
-		_, err = c.client.RemoveSegment(ctx, &controlplanepb.RemoveSegmentRequest{Name: call.name})
+	switch call.Kind {
+	case segments.Add:
+		_, err = c.client.AddSegment(ctx, &controlplanepb.AddSegmentRequest{Name: call.Name})
+	case segments.Remove:
+		_, err = c.client.RemoveSegment(ctx, &controlplanepb.RemoveSegmentRequest{Name: call.Name})
 	default:
 		response, err := c.client.ListSegments(ctx, &controlplanepb.SegmentListRequest{})
 		if err != nil {
-			return segmentAnswer{}, false
+			return segments.Answer{}, false
 		}
 		for _, segment := range response.GetSegments() {
-			if segment.GetName() == call.name {
-				return segmentAnswer{there: true}, true
+			if segment.GetName() == call.Name {
+				return segments.Answer{There: true}, true
 			}
 		}
-		return segmentAnswer{}, true
+		return segments.Answer{}, true
 	}
 	switch code := status.Code(err); {
 	case code == codes.OK:
-		return segmentAnswer{there: true}, true
-	case code == codes.NotFound && call.kind == "remove":
-		return segmentAnswer{}, true
+		return segments.Answer{There: true}, true
+	case code == codes.NotFound && call.Kind == segments.Remove:
+		return segments.Answer{}, true
 	default: // also a call that broke off
-		return segmentAnswer{unknown: true}, true
+		return segments.Answer{Unknown: true}, true
 	}
 }
 
@@ -165,12 +128,12 @@ func TestOperatorsSeeOneCopy(t *testing.T) {
 	}
 	unknown := 0
 	for _, operation := range history {
-		if operation.Output.(segmentAnswer).unknown {
+		if operation.Output.(segments.Answer).Unknown {
 			unknown++
 		}
 	}
 	t.Logf("%d calls, the outcome of %d is unknown", len(history), unknown)
-	if result := porcupine.CheckOperationsTimeout(segments, history, time.Minute); result != porcupine.Ok {
+	if result := porcupine.CheckOperationsTimeout(segments.Model(), history, time.Minute); result != porcupine.Ok {
 		t.Errorf("the answers are %s", result)
 	}
 	if answered := len(history) - unknown; answered < 200 {

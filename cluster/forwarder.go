@@ -21,7 +21,7 @@ const (
 	refusalTime = 200 * time.Millisecond
 	// maxForwards batches are with the leader at a time; what comes meanwhile
 	// gathers for the next one.
-	maxForwards = 4
+	maxForwards = 2
 )
 
 // forwarder sends proposals of a replica that does not lead to the leader, those

@@ -31,7 +31,7 @@ const (
 	// maxEntriesInFlight entries are with Raft at a time; what comes meanwhile
 	// gathers for the next one. More than one keeps the disk busy while the
 	// results of the last write are handed out.
-	maxEntriesInFlight = 4
+	maxEntriesInFlight = 2
 	// enqueueTimeout bounds the hand-over to Raft. Its queue holds more than
 	// maxEntriesInFlight, so it is never reached.
 	enqueueTimeout = 5 * time.Second

@@ -67,7 +67,7 @@ func stillOpen(open, err error) error {
 // state to decide under: what it proposes before would be refused for its
 // generation (protocol X3).
 func (r *Replica) awaitState(ctx context.Context) error {
-	if r.options.Peers == nil {
+	if r.options.Peers == nil || r.store.View().Generation() != 0 {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, leaderPatience)

@@ -92,7 +92,7 @@ func (h *hasher) state(t *tables) {
 	hashTable(h, t.secrets, h.secret)
 	hashTable(h, t.tokens, h.token)
 	hashTable(h, t.replicas, h.replica)
-	hashTable(h, t.requests, h.request)
+	hashTable(h, t.requestOrder, h.request)
 }
 
 func (h *hasher) meta(m *meta) {
@@ -267,9 +267,9 @@ func (h *hasher) replica(r *Replica) {
 	h.bool(r.Removed)
 }
 
-func (h *hasher) request(r request) {
+func (h *hasher) request(r requestByAge) {
 	h.string(r.id)
-	h.uint(r.index)
+	h.uint(r.request.index)
 	h.string(r.nodeID)
 	h.string(r.linkID)
 	h.uint(r.epoch)

@@ -203,10 +203,16 @@ func TestEveryFieldIsHashed(t *testing.T) {
 		"secrets":    func() { expectTableHashed(t, "secrets", func(s *tables) table[*Secret] { return s.secrets }) },
 		"tokens":     func() { expectTableHashed(t, "tokens", func(s *tables) table[usedToken] { return s.tokens }) },
 		"replicas":   func() { expectTableHashed(t, "replicas", func(s *tables) table[*Replica] { return s.replicas }) },
-		"requests":   func() { expectTableHashed(t, "requests", func(s *tables) table[request] { return s.requests }) },
+		"requestOrder": func() {
+			expectHashed(t, "requests", func(record *request) tables {
+				state := newTables()
+				state.requestOrder.set(record.byAge())
+				return state
+			})
+		},
 	}
 	// These follow from the others.
-	derived := strings.Fields(`graph groups endedOrder tokenExpires requestOrder
+	derived := strings.Fields(`graph groups endedOrder tokenExpires requests
 		sessions members connected pairs former groupLinks linksOfNode namesOfNode blocked`)
 	for i := range reflect.TypeFor[tables]().NumField() {
 		name := reflect.TypeFor[tables]().Field(i).Name
@@ -252,7 +258,7 @@ func TestEveryFieldIsInTheSnapshot(t *testing.T) {
 	secret := filled[*Secret](t).proto()
 	equal(t, "secret", secretFromProto(secret.GetSecret(), secret.GetIndex()), filled[*Secret](t))
 	equal(t, "replica", replicaFromProto(filled[*Replica](t).proto()), filled[*Replica](t))
-	equal(t, "request", requestFromProto(filled[request](t).proto()), filled[request](t))
+	equal(t, "request", requestFromProto(filled[*request](t).proto()), filled[*request](t))
 }
 
 // TestTheHashFollowsTheLog: replicas that applied the same log have the same hash,

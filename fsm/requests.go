@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/cespare/xxhash/v2"
+
 	"github.com/slim-cp/slim-cp/proto/slimcp/v1"
 )
 
@@ -32,7 +34,37 @@ type request struct {
 	errorText string
 }
 
-func (r request) result() Result {
+// requestByID and requestByAge are a request in the tables. What most comparisons
+// need is in the tables' own memory: ids are random, and to follow a pointer for
+// each of them was most of what a command of an operator cost.
+type requestByID struct {
+	hash uint64 // of the id
+	*request
+}
+
+type requestByAge struct {
+	index uint64
+	*request
+}
+
+func (r *request) byID() requestByID   { return requestByID{hash: xxhash.Sum64String(r.id), request: r} }
+func (r *request) byAge() requestByAge { return requestByAge{index: r.index, request: r} }
+
+func lessRequestByID(a, b requestByID) bool {
+	if a.hash != b.hash {
+		return a.hash < b.hash
+	}
+	return a.id < b.id
+}
+
+func lessRequestByAge(a, b requestByAge) bool {
+	if a.index != b.index {
+		return a.index < b.index
+	}
+	return a.id < b.id
+}
+
+func (r *request) result() Result {
 	return Result{
 		Err: NamedError(r.errorName, r.errorText), Index: r.index,
 		NodeID: r.nodeID, LinkID: r.linkID, Epoch: r.epoch,
@@ -46,12 +78,12 @@ func (a *applier) once(id string, run func() Result) Result {
 		return Result{Err: fmt.Errorf("%w: request id of %d bytes, at most %d are accepted", ErrInvalid, len(id), MaxRequestIDBytes)}
 	}
 	a.expireRequests()
-	if known, ok := a.requests.get(request{id: id}); ok {
+	if known, ok := a.requests.get((&request{id: id}).byID()); ok {
 		return known.result()
 	}
 	result := run()
 	if keeps(result.Err) {
-		a.setRequest(request{
+		a.setRequest(&request{
 			id: id, index: a.index(), nodeID: result.NodeID, linkID: result.LinkID, epoch: result.Epoch,
 			errorName: ErrorName(result.Err), errorText: errorText(result.Err),
 		})
@@ -83,47 +115,43 @@ func errorText(err error) string {
 }
 
 // setRequest keeps a result; the oldest goes if there are too many.
-func (a *applier) setRequest(added request) {
-	if known, ok := a.requests.get(added); ok {
-		a.removeRequest(known)
+func (a *applier) setRequest(added *request) {
+	if known, ok := a.requests.get(added.byID()); ok {
+		a.removeRequest(known.request)
 	}
 	if a.requests.len() >= maxRequests {
-		for oldest := range a.requestOrder.all() {
-			a.removeRequest(oldest)
-			break
+		if oldest, ok := a.requestOrder.first(); ok {
+			a.removeRequest(oldest.request)
 		}
 	}
-	a.requests.set(added)
-	a.requestOrder.set(added)
+	a.requests.set(added.byID())
+	a.requestOrder.set(added.byAge())
 }
 
-func (a *applier) removeRequest(old request) {
-	a.requests.delete(old)
-	a.requestOrder.delete(old)
+func (a *applier) removeRequest(old *request) {
+	a.requests.delete(old.byID())
+	a.requestOrder.delete(old.byAge())
 }
 
 func (a *applier) expireRequests() {
-	var expired []request
-	for oldest := range a.requestOrder.all() {
-		if oldest.index+maxRequestAge >= a.index() {
-			break
+	for {
+		oldest, ok := a.requestOrder.first()
+		if !ok || oldest.index+maxRequestAge >= a.index() {
+			return
 		}
-		expired = append(expired, oldest)
-	}
-	for _, old := range expired {
-		a.removeRequest(old)
+		a.removeRequest(oldest.request)
 	}
 }
 
-func (r request) proto() *slimcppb.RequestRecord {
+func (r *request) proto() *slimcppb.RequestRecord {
 	return &slimcppb.RequestRecord{
 		RequestId: r.id, Index: r.index, NodeId: r.nodeID, LinkId: r.linkID, Epoch: r.epoch,
 		ErrorName: r.errorName, Error: r.errorText,
 	}
 }
 
-func requestFromProto(record *slimcppb.RequestRecord) request {
-	return request{
+func requestFromProto(record *slimcppb.RequestRecord) *request {
+	return &request{
 		id: record.GetRequestId(), index: record.GetIndex(), nodeID: record.GetNodeId(), linkID: record.GetLinkId(),
 		epoch: record.GetEpoch(), errorName: record.GetErrorName(), errorText: record.GetError(),
 	}

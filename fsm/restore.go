@@ -49,7 +49,7 @@ func (s *Snapshot) Info() SnapshotInfo {
 			{"nodes", t.nodes.len()}, {"links", t.links.len()}, {"names", t.names.len()},
 			{"tombstones", t.tombstones.len()}, {"ended sessions", t.ended.len()}, {"segments", t.segments.len()},
 			{"secrets", t.secrets.len()}, {"tokens", t.tokens.len()}, {"replicas", t.replicas.len()},
-			{"requests", t.requests.len()},
+			{"requests", t.requestOrder.len()},
 		},
 	}
 }
@@ -133,13 +133,13 @@ func restored(file, present *tables, now time.Time) tables {
 		t.nodes.set(withoutSessions(node, &t.meta))
 	}
 	fresh := newTables()
-	t.ended, t.replicas, t.requests = fresh.ended, fresh.replicas, fresh.requests
+	t.ended, t.replicas, t.requestOrder = fresh.ended, fresh.replicas, fresh.requestOrder
 	// The present tables belong to a view: they are read, not copied.
 	for replica := range present.replicas.all() {
 		t.replicas.set(replica)
 	}
-	for result := range present.requests.all() {
-		t.requests.set(result)
+	for result := range present.requestOrder.all() {
+		t.requestOrder.set(result)
 	}
 	for token := range present.tokens.all() { // one that was used stays used
 		t.tokens.set(token)

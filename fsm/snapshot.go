@@ -110,7 +110,7 @@ func (t *tables) records() iter.Seq[*slimcppb.SnapshotRecord] {
 			each(t.replicas, yield, func(r *Replica) *slimcppb.SnapshotRecord {
 				return &slimcppb.SnapshotRecord{Record: &slimcppb.SnapshotRecord_Replica{Replica: r.proto()}}
 			}) &&
-			each(t.requests, yield, func(r request) *slimcppb.SnapshotRecord {
+			each(t.requestOrder, yield, func(r requestByAge) *slimcppb.SnapshotRecord {
 				return &slimcppb.SnapshotRecord{Record: &slimcppb.SnapshotRecord_Request{Request: r.proto()}}
 			})
 	}

@@ -24,6 +24,7 @@ func (t table[T]) get(key T) (T, bool) { return t.tree.Get(key) }
 func (t table[T]) set(record T)        { t.tree.Set(record) }
 func (t table[T]) delete(key T)        { t.tree.Delete(key) }
 func (t table[T]) has(key T) bool      { _, ok := t.tree.Get(key); return ok }
+func (t table[T]) first() (T, bool)    { return t.tree.Min() }
 func (t table[T]) all() iter.Seq[T]    { return func(yield func(T) bool) { t.tree.Scan(yield) } }
 func (t table[T]) from(key T) iter.Seq[T] {
 	return func(yield func(T) bool) { t.tree.Ascend(key, yield) }

@@ -95,8 +95,8 @@ type tables struct {
 	tokenExpires table[usedToken]
 	// requests are results of operators' commands, by request id, and the oldest
 	// first (protocol X1).
-	requests     table[request]
-	requestOrder table[request]
+	requests     table[requestByID]
+	requestOrder table[requestByAge]
 
 	sessions    table[sessionKey]   // live sessions
 	members     table[groupNodeKey] // nodes of a group
@@ -131,10 +131,8 @@ func newTables() tables {
 		tokenExpires: newTable(func(a, b usedToken) bool {
 			return cmp.Or(a.expires.Compare(b.expires), strings.Compare(a.hash, b.hash)) < 0
 		}),
-		requests: newTable(func(a, b request) bool { return a.id < b.id }),
-		requestOrder: newTable(func(a, b request) bool {
-			return cmp.Or(cmp.Compare(a.index, b.index), strings.Compare(a.id, b.id)) < 0
-		}),
+		requests:     newTable(lessRequestByID),
+		requestOrder: newTable(lessRequestByAge),
 
 		sessions: newTable(func(a, b sessionKey) bool { return a.name.Compare(b.name) < 0 }),
 		members:  newTable(lessGroupNode), connected: newTable(lessGroupNode),

@@ -21,6 +21,10 @@ const (
 	// without a word; its lists would hold their views for hours.
 	keepaliveTime    = 20 * time.Second
 	keepaliveTimeout = 10 * time.Second
+	// streamWorkers answer calls on stacks that have grown already: a goroutine for
+	// each call copies its stack several times on the way to the log. Calls beyond
+	// them get a goroutine.
+	streamWorkers = 64
 	// minClientKeepalive is how often a client may ping before it is cut off.
 	minClientKeepalive = 5 * time.Second
 )
@@ -33,6 +37,7 @@ func NewServer(service *Service, health *Health, options ...grpc.ServerOption) *
 		grpc.MaxRecvMsgSize(maxMessageBytes),
 		grpc.MaxSendMsgSize(maxMessageBytes),
 		grpc.MaxConcurrentStreams(maxConcurrentStreams),
+		grpc.NumStreamWorkers(streamWorkers),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: keepaliveTime, Timeout: keepaliveTimeout}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minClientKeepalive, PermitWithoutStream: true}),
 	}, options...)...)

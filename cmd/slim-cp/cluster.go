@@ -57,7 +57,7 @@ func clusterOptions(settings *config.Config) (cluster.Options, error) {
 
 // openReplica opens the replica; a cluster port that was opened for one that does
 // not start is closed.
-func (r *runtime) openReplica(ctx context.Context) error {
+func (r *process) openReplica(ctx context.Context) error {
 	options, err := clusterOptions(r.settings)
 	if err != nil {
 		return err
@@ -89,11 +89,11 @@ func version() string {
 const membershipLook = 100 * time.Millisecond
 
 // isMember reports whether the replica is part of a cluster.
-func (r *runtime) isMember() bool { return len(r.replica.Members()) > 0 }
+func (r *process) isMember() bool { return len(r.replica.Members()) > 0 }
 
 // waitMember returns when the replica is a member of a cluster, or the context has
 // ended. It says how to make it one.
-func (r *runtime) waitMember(ctx context.Context) {
+func (r *process) waitMember(ctx context.Context) {
 	if r.isMember() {
 		return
 	}
@@ -110,7 +110,7 @@ func (r *runtime) waitMember(ctx context.Context) {
 }
 
 // howToGoOn says what an operator does with a replica that is not a member.
-func (r *runtime) howToGoOn() string {
+func (r *process) howToGoOn() string {
 	section := r.settings.Cluster
 	switch {
 	case section.BootstrapExpect > 0:

@@ -16,7 +16,7 @@ type relay struct {
 	running sync.WaitGroup
 }
 
-func newRelay(r *runtime) *relay {
+func newRelay(r *process) *relay {
 	return &relay{
 		alone:  r.settings.Cluster == nil,
 		cancel: func() {},

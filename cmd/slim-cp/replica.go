@@ -31,8 +31,8 @@ const (
 	handOverTimeout = 5 * time.Second
 )
 
-// runtime is everything that a serving replica consists of.
-type runtime struct {
+// process is everything that a serving replica consists of.
+type process struct {
 	settings *config.Config
 	logger   hclog.Logger
 	stdout   io.Writer
@@ -52,7 +52,7 @@ type runtime struct {
 // upon each value of hangups.
 func run(ctx context.Context, settings *config.Config, load func() (*config.Config, error), hangups <-chan os.Signal,
 	logger hclog.Logger, stdout io.Writer) (err error) {
-	r := &runtime{settings: settings, logger: logger, stdout: stdout, store: fsm.New(), health: northbound.NewHealth()}
+	r := &process{settings: settings, logger: logger, stdout: stdout, store: fsm.New(), health: northbound.NewHealth()}
 	if err := r.openReplica(ctx); err != nil {
 		return err
 	}
@@ -106,7 +106,7 @@ func replicaName() string {
 }
 
 // serve runs until the context ends or the replica fails.
-func (r *runtime) serve(ctx context.Context, hangups <-chan os.Signal) error {
+func (r *process) serve(ctx context.Context, hangups <-chan os.Signal) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	failed := r.servers.start(r.logger)
@@ -128,7 +128,7 @@ func (r *runtime) serve(ctx context.Context, hangups <-chan os.Signal) error {
 
 // serveNodes lets nodes in once they can be registered, and returns when the
 // context has ended. Operators are served meanwhile.
-func (r *runtime) serveNodes(ctx context.Context, hangups <-chan os.Signal) error {
+func (r *process) serveNodes(ctx context.Context, hangups <-chan os.Signal) error {
 	r.waitMember(ctx)
 	if err := r.waitReady(ctx); err != nil || ctx.Err() != nil {
 		return err
@@ -158,7 +158,7 @@ func (r *runtime) serveNodes(ctx context.Context, hangups <-chan os.Signal) erro
 
 // waitReady returns when the state is applied and a leader is known. Until then
 // no node is accepted, since it could not be registered (protocol A2).
-func (r *runtime) waitReady(ctx context.Context) error {
+func (r *process) waitReady(ctx context.Context) error {
 	patient, cancel := context.WithTimeout(ctx, readyPatience)
 	err := r.replica.WaitReady(patient)
 	cancel()
@@ -173,7 +173,7 @@ func (r *runtime) waitReady(ctx context.Context) error {
 }
 
 // obstacle says why nodes must not be let in, "" if they may (protocol A2, T2, X4).
-func (r *runtime) obstacle() string {
+func (r *process) obstacle() string {
 	if !r.isMember() {
 		return "this replica is not a member of a cluster"
 	}
@@ -190,7 +190,7 @@ func (r *runtime) obstacle() string {
 }
 
 // followHangups reads the file again whenever it is asked for.
-func (r *runtime) followHangups(ctx context.Context, hangups <-chan os.Signal) {
+func (r *process) followHangups(ctx context.Context, hangups <-chan os.Signal) {
 	for {
 		select {
 		case <-ctx.Done():
@@ -203,7 +203,7 @@ func (r *runtime) followHangups(ctx context.Context, hangups <-chan os.Signal) {
 
 // stop ends the replica in the order that costs nodes least (protocol A3): no
 // newcomers, then the leadership, then the streams, then the store.
-func (r *runtime) stop() error {
+func (r *process) stop() error {
 	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
 	r.health.Shutdown()
@@ -226,7 +226,7 @@ func (r *runtime) stop() error {
 
 // handOver has another replica lead, and tells whoever leads that this one is
 // going. What fails costs the others an election, or nodes a grace.
-func (r *runtime) handOver(ctx context.Context) {
+func (r *process) handOver(ctx context.Context) {
 	r.replica.SetDraining()
 	if r.settings.Cluster == nil || r.replica.Err() != nil {
 		return

@@ -58,6 +58,7 @@ func serve(ctx context.Context, file string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
+	defer keepHeapFloor()()
 	// From here on SIGHUP does not end the process.
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP)

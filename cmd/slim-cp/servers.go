@@ -31,7 +31,7 @@ type servers struct {
 }
 
 // listen binds every listener of the configuration, the southbound ones paused.
-func (r *runtime) listen() (*servers, error) {
+func (r *process) listen() (*servers, error) {
 	all := &servers{}
 	service := northbound.NewService(northbound.Options{
 		Reader:      r.replica,
@@ -77,7 +77,7 @@ func (r *runtime) listen() (*servers, error) {
 
 // notes are what an operator should know of this replica beside the status of the
 // cluster.
-func (r *runtime) notes() []string {
+func (r *process) notes() []string {
 	if note := r.presenter.note(); note != "" {
 		return []string{note}
 	}

@@ -34,7 +34,7 @@ type snapshots struct {
 	now      func() time.Time
 }
 
-func (r *runtime) scheduledSnapshots() *snapshots {
+func (r *process) scheduledSnapshots() *snapshots {
 	return &snapshots{
 		settings: r.settings.Cluster.Snapshots, view: r.replica.View, save: r.replica.SaveSnapshot,
 		logger: r.logger.Named("snapshots"), now: time.Now,

@@ -27,6 +27,15 @@ func (o Options) WithStable(wrap func(raft.StableStore) raft.StableStore) Option
 	return o
 }
 
+// PeerTransport is what a replica needs of a transport.
+type PeerTransport = peerTransport
+
+// WithTransport puts a fault between the library and its transport.
+func (o Options) WithTransport(wrap func(PeerTransport) PeerTransport) Options {
+	o.wrapTransport = wrap
+	return o
+}
+
 // WithTrailingLogs keeps fewer entries after a snapshot.
 func (o Options) WithTrailingLogs(n uint64) Options {
 	o.trailingLogs = n
@@ -63,7 +72,7 @@ func (o Options) Without(change func(*Remedies)) Options {
 // The remedies.
 func WithoutMainLoopHeartbeats(r *Remedies) { r.mainLoopHeartbeats = true }
 func WithoutSingleFlight(r *Remedies)       { r.singleFlight = true }
-func WithoutReadBarrier(r *Remedies)        { r.readBarrier = true }
+func WithoutReadConfirmation(r *Remedies)   { r.readConfirmation = true }
 
 // Raft returns the library's replica.
 func (r *Replica) Raft() *raft.Raft { return r.raft }

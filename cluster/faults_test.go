@@ -255,7 +255,7 @@ func TestReadIsNotConfirmedByNonVoters(t *testing.T) {
 				o.Timings = cluster.Timings{Heartbeat: 2 * time.Second, Election: 2 * time.Second, LeaderLease: 2 * time.Second}
 				o.Peers.Autopilot.StabilizationTime = time.Hour
 				if without {
-					*o = o.Without(cluster.WithoutReadBarrier)
+					*o = o.Without(cluster.WithoutReadConfirmation)
 				}
 			}
 			for _, name := range []string{"a", "b", "c", "x", "y"} {

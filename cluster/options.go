@@ -89,9 +89,11 @@ type Options struct {
 	Now func() time.Time
 
 	// Set by tests only.
-	wrapLogs     func(raft.LogStore) raft.LogStore
-	wrapStable   func(raft.StableStore) raft.StableStore
-	trailingLogs uint64
+	wrapLogs   func(raft.LogStore) raft.LogStore
+	wrapStable func(raft.StableStore) raft.StableStore
+	// wrapTransport is for replicas of a cluster.
+	wrapTransport func(peerTransport) peerTransport
+	trailingLogs  uint64
 	// checkpointPeriod of the comparison of states.
 	checkpointPeriod time.Duration
 	// remedies that tests switch off, to see the fault that each is for.
@@ -103,7 +105,7 @@ type Options struct {
 type remedies struct {
 	mainLoopHeartbeats bool // B-02
 	singleFlight       bool // B-01
-	readBarrier        bool // B-10
+	readConfirmation   bool // B-10, B-13
 }
 
 var replicaName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`)

@@ -107,7 +107,7 @@ func (r *Replica) openNetwork(peers *Peers) *network {
 }
 
 // transport returns Raft's transport over the port.
-func (n *network) transport(without remedies, logger hclog.Logger) raft.Transport {
+func (n *network) transport(without remedies, logger hclog.Logger) peerTransport {
 	config := &raft.NetworkTransportConfig{
 		Stream:          n.port.Raft(n.advertise),
 		MaxPool:         maxPool,

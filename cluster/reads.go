@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/hashicorp/raft"
 	"google.golang.org/grpc"
@@ -13,6 +14,9 @@ import (
 	"github.com/slim-cp/slim-cp/fsm"
 	"github.com/slim-cp/slim-cp/proto/slimcp/v1"
 )
+
+// confirmTimeout bounds the wait for a majority that confirms a leader.
+const confirmTimeout = time.Second
 
 // View returns what this replica has applied so far. It never blocks, and it may
 // be behind what the leader has answered.
@@ -92,29 +96,82 @@ func (r *Replica) readIndex(ctx context.Context) (index, term uint64, err error)
 	return index, term, nil
 }
 
-// verifyLeader asks a quorum whether this replica still leads. The library
-// counts the answers of non-voters too; while there are some, a barrier, which
-// only voters can commit, takes its place.
+// verifyLeader returns when this replica surely led after the call began.
 func (r *Replica) verifyLeader() (uint64, error) {
-	var err error
-	if r.hasNonVoters() && !r.options.without.readBarrier {
-		err = r.raft.Barrier(enqueueTimeout).Error()
-	} else {
-		err = r.raft.VerifyLeader().Error()
+	if r.options.Peers == nil || r.options.without.readConfirmation {
+		if err := r.raft.VerifyLeader().Error(); err != nil {
+			return 0, fmt.Errorf("%w: %w", ErrNoLeader, err)
+		}
+		return 0, nil
 	}
-	if err != nil {
-		return 0, fmt.Errorf("%w: %w", ErrNoLeader, err)
-	}
-	return 0, nil
+	ctx, cancel := context.WithTimeout(context.Background(), confirmTimeout)
+	defer cancel()
+	defer context.AfterFunc(r.forwarder.ctx, cancel)()
+	return 0, r.confirmTerm(ctx, r.raft.CurrentTerm())
 }
 
-func (r *Replica) hasNonVoters() bool {
+// confirmTerm asks the other voters for their terms, until a majority of all voters
+// is in this replica's. Who leads a later term was voted for by a majority, so by one
+// of these, after it answered: what was answered before the call was so by this
+// replica, or by one before it. The library's own verification takes an answer to a
+// heartbeat for one, which may have been sent before the call, by a process that
+// stood still since; and it counts non-voters.
+func (r *Replica) confirmTerm(ctx context.Context, term uint64) error {
+	var others []raft.Server
+	voters, mine := 0, 0
 	for _, server := range r.raft.GetConfiguration().Configuration().Servers {
-		if server.Suffrage != raft.Voter {
-			return true
+		switch {
+		case server.Suffrage != raft.Voter:
+			continue
+		case string(server.ID) == r.ReplicaID():
+			mine = 1
+		default:
+			others = append(others, server)
 		}
+		voters++
 	}
-	return false
+	needed := voters/2 + 1 - mine
+	ctx, cancel := context.WithCancel(ctx)
+	var asking sync.WaitGroup
+	defer asking.Wait()
+	defer cancel()
+	answers := make(chan error, len(others))
+	for _, server := range others {
+		asking.Go(func() { answers <- r.askTerm(ctx, server, term) })
+	}
+	missing := errors.New("nobody votes")
+	for range others {
+		if needed <= 0 {
+			break
+		}
+		if err := <-answers; err != nil {
+			missing = err
+			continue
+		}
+		needed--
+	}
+	if needed > 0 {
+		return fmt.Errorf("%w: leadership was not confirmed: %w", ErrNoLeader, missing)
+	}
+	return nil
+}
+
+// askTerm returns nil if a voter is in the term.
+func (r *Replica) askTerm(ctx context.Context, voter raft.Server, term uint64) error {
+	conn, err := r.network.conn(string(voter.Address), false)
+	if err != nil {
+		return err
+	}
+	answer, err := slimcppb.NewReplicaServiceClient(conn).Confirm(ctx, &slimcppb.ConfirmRequest{})
+	switch {
+	case err != nil:
+		return fmt.Errorf("%s: %s", voter.ID, status.Convert(err).Message())
+	case answer.GetReplicaId() != string(voter.ID):
+		return fmt.Errorf("%s answers in place of %s", answer.GetReplicaId(), voter.ID)
+	case answer.GetTerm() != term:
+		return fmt.Errorf("%s is in term %d, this replica in %d", voter.ID, answer.GetTerm(), term)
+	}
+	return nil
 }
 
 // verification lets reads that come while leadership is being verified share

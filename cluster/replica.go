@@ -198,7 +198,11 @@ func (r *Replica) openTransport(config *raft.Config) (raft.Transport, error) {
 	if r.options.Peers != nil {
 		r.network = r.openNetwork(r.options.Peers)
 		r.store.SetCheckpointHandler(func(state *fsm.Snapshot) { r.checkpoints.take(state, &r.calls) })
-		return r.network.transport(r.options.without, config.Logger), nil
+		transport := r.network.transport(r.options.without, config.Logger)
+		if wrap := r.options.wrapTransport; wrap != nil {
+			transport = wrap(transport)
+		}
+		return transport, nil
 	}
 	transport := loneTransport(r.ReplicaID())
 	return transport, r.storage.bootstrap(config, transport)

@@ -50,6 +50,11 @@ func (s service) ReadIndex(ctx context.Context, _ *slimcppb.ReadIndexRequest) (*
 	return &slimcppb.ReadIndexResponse{Index: index, Term: term}, nil
 }
 
+// Confirm never waits: not for the disk, nor for raft's main loop.
+func (s service) Confirm(context.Context, *slimcppb.ConfirmRequest) (*slimcppb.ConfirmResponse, error) {
+	return &slimcppb.ConfirmResponse{ReplicaId: s.ReplicaID(), Term: s.raft.CurrentTerm()}, nil
+}
+
 func (s service) Describe(context.Context, *slimcppb.DescribeRequest) (*slimcppb.ReplicaDescription, error) {
 	return s.describe(), nil
 }

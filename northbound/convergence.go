@@ -28,6 +28,7 @@ func (s *Service) Convergence(ctx context.Context, _ *slimcppb.ConvergenceReques
 	e.removalsConverge()
 	response.Converged = len(e.lines) == 0
 	response.Lines = bounded(e.lines, maxConvergenceLines)
+	response.Warnings = bounded(e.doubles(), maxConvergenceLines)
 	return response, nil
 }
 
@@ -54,6 +55,21 @@ func (e *explainer) nodesConverge(response *slimcppb.ConvergenceResponse) {
 			e.say("%s", trouble)
 		}
 	}
+}
+
+// doubles names the nodes whose id seems to be that of two processes (protocol S4).
+func (e *explainer) doubles() []string {
+	var lines []string
+	for node := range e.view.Nodes() {
+		older, newer, double := node.Double(e.now)
+		if !double {
+			continue
+		}
+		lines = append(lines, fmt.Sprintf(
+			"two processes with one id: %s has been connected from %s since %s and from %s since %s; the later one gets the commands",
+			node.ID, older.PeerAddress, e.at(older.RegisteredAt), newer.PeerAddress, e.at(newer.RegisteredAt)))
+	}
+	return lines
 }
 
 // pairsConverge looks for groups that should be linked and are not.

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
@@ -87,6 +88,24 @@ func TestConvergence(t *testing.T) {
 		"node b/1 still holds the deleted link LINK: "+f.onlyLink().StatusMessage)
 	f.dropped(link)
 	f.wantConvergence(t, &slimcppb.ConvergenceResponse{Nodes: 2, ConnectedNodes: 2})
+}
+
+// Two processes that give themselves one id are named, and nothing waits for them.
+func TestConvergenceWarnsOfDoubles(t *testing.T) {
+	f := newFleet(t, star("hub"))
+	f.register("a/1", gateway("a-ext:1"))
+	f.register("a/1", gateway("other:1"))
+	if warnings := f.convergence().GetWarnings(); len(warnings) != 0 {
+		t.Errorf("right after a restart: %q", warnings)
+	}
+	f.clock = f.clock.Add(2 * time.Minute)
+	f.register("b/1")
+	got := f.convergence()
+	wantLines(t, got.GetWarnings(),
+		"two processes with one id: a/1 has been connected from 192.0.2.1:1 since TIME (2m3s ago) and from 192.0.2.1:2 since TIME (2m2s ago); the later one gets the commands")
+	if !got.GetConverged() {
+		t.Errorf("not converged for it: %q", got.GetLines())
+	}
 }
 
 // A node that may yet come back is missed; one that was given up is not.

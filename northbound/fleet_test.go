@@ -121,7 +121,7 @@ func (f *fleet) register(id string, details ...*slimcppb.ConnectionDetail) {
 	f.counter++
 	name := &slimcppb.SessionName{ReplicaId: "r1", BootId: "b1", Counter: f.counter}
 	f.apply(&slimcppb.Command{Payload: &slimcppb.Command_RegisterNode{RegisterNode: &slimcppb.RegisterNode{
-		Session: name, Group: group, Node: node, Details: details,
+		Session: name, Group: group, Node: node, Details: details, PeerAddress: fmt.Sprintf("192.0.2.1:%d", f.counter),
 	}}})
 	f.sessions[id] = &session{name: name}
 }

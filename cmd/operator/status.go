@@ -67,7 +67,11 @@ func (t *tree) status(command *cobra.Command, wait bool) error {
 	if err != nil {
 		return newCallError("status", endpoint.address, t.vocabulary.credentialsHint, err)
 	}
-	if err := t.printMessage(command, indented(statusHeading(answer), answer.GetLines()), answer); err != nil {
+	lines := answer.GetLines()
+	for _, warning := range answer.GetWarnings() {
+		lines = append(lines, "warning: "+warning)
+	}
+	if err := t.printMessage(command, indented(statusHeading(answer), lines), answer); err != nil {
 		return err
 	}
 	switch {

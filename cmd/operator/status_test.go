@@ -33,6 +33,15 @@ func TestStatus(t *testing.T) {
 	}
 }
 
+func TestStatusWarns(t *testing.T) {
+	isolate(t)
+	server := &stub{warnings: []string{"two processes with one id: a/1"}}
+	got := run(t, Options{}, "status", "--server", serve(t, server))
+	if want := convergedText + "  warning: two processes with one id: a/1\n"; got.code != ExitDone || got.stdout != want {
+		t.Errorf("exit code %d, stdout\n%s", got.code, got.stdout)
+	}
+}
+
 func TestStatusWaits(t *testing.T) {
 	isolate(t)
 	server := &stub{unconverged: 3}

@@ -34,6 +34,8 @@ type stub struct {
 	hang bool
 	// unconverged is how often Convergence says no.
 	unconverged int
+	// warnings are Convergence's.
+	warnings []string
 	// during, if set, runs in the middle of each call.
 	during func()
 	// linkIDBytes makes the one connection that large.
@@ -298,6 +300,7 @@ func (s *stub) Convergence(ctx context.Context, request *slimcppb.ConvergenceReq
 	defer s.mu.Unlock()
 	answer := &slimcppb.ConvergenceResponse{
 		Converged: true, Index: 43, Nodes: 3, ConnectedNodes: 3, Links: 2, AppliedLinks: 2, Routes: 9, AppliedRoutes: 9,
+		Warnings: s.warnings,
 	}
 	if s.unconverged > 0 {
 		s.unconverged--

@@ -295,8 +295,10 @@ type ConvergenceResponse struct {
 	AppliedLinks   uint64   `protobuf:"varint,7,opt,name=applied_links,json=appliedLinks,proto3" json:"applied_links,omitempty"`
 	Routes         uint64   `protobuf:"varint,8,opt,name=routes,proto3" json:"routes,omitempty"`
 	AppliedRoutes  uint64   `protobuf:"varint,9,opt,name=applied_routes,json=appliedRoutes,proto3" json:"applied_routes,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// What looks wrong and keeps nothing from converging, at most 100 lines.
+	Warnings      []string `protobuf:"bytes,10,rep,name=warnings,proto3" json:"warnings,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ConvergenceResponse) Reset() {
@@ -390,6 +392,13 @@ func (x *ConvergenceResponse) GetAppliedRoutes() uint64 {
 		return x.AppliedRoutes
 	}
 	return 0
+}
+
+func (x *ConvergenceResponse) GetWarnings() []string {
+	if x != nil {
+		return x.Warnings
+	}
+	return nil
 }
 
 type ApplyFleetConfigRequest struct {
@@ -1941,7 +1950,7 @@ const file_proto_slimcp_v1_cluster_proto_rawDesc = "" +
 	"\x05works\x18\x01 \x01(\bR\x05works\x12\x14\n" +
 	"\x05lines\x18\x02 \x03(\tR\x05lines\x12\x14\n" +
 	"\x05index\x18\x03 \x01(\x04R\x05index\"\x14\n" +
-	"\x12ConvergenceRequest\"\x98\x02\n" +
+	"\x12ConvergenceRequest\"\xb4\x02\n" +
 	"\x13ConvergenceResponse\x12\x1c\n" +
 	"\tconverged\x18\x01 \x01(\bR\tconverged\x12\x14\n" +
 	"\x05lines\x18\x02 \x03(\tR\x05lines\x12\x14\n" +
@@ -1951,7 +1960,9 @@ const file_proto_slimcp_v1_cluster_proto_rawDesc = "" +
 	"\x05links\x18\x06 \x01(\x04R\x05links\x12#\n" +
 	"\rapplied_links\x18\a \x01(\x04R\fappliedLinks\x12\x16\n" +
 	"\x06routes\x18\b \x01(\x04R\x06routes\x12%\n" +
-	"\x0eapplied_routes\x18\t \x01(\x04R\rappliedRoutes\"I\n" +
+	"\x0eapplied_routes\x18\t \x01(\x04R\rappliedRoutes\x12\x1a\n" +
+	"\bwarnings\x18\n" +
+	" \x03(\tR\bwarnings\"I\n" +
 	"\x17ApplyFleetConfigRequest\x12.\n" +
 	"\x06config\x18\x01 \x01(\v2\x16.slimcp.v1.FleetConfigR\x06config\"J\n" +
 	"\x18ApplyFleetConfigResponse\x12\x18\n" +

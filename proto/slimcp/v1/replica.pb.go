@@ -1201,6 +1201,94 @@ func (x *ReadIndexResponse) GetTerm() uint64 {
 	return 0
 }
 
+type ConfirmRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ConfirmRequest) Reset() {
+	*x = ConfirmRequest{}
+	mi := &file_proto_slimcp_v1_replica_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConfirmRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConfirmRequest) ProtoMessage() {}
+
+func (x *ConfirmRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_slimcp_v1_replica_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConfirmRequest.ProtoReflect.Descriptor instead.
+func (*ConfirmRequest) Descriptor() ([]byte, []int) {
+	return file_proto_slimcp_v1_replica_proto_rawDescGZIP(), []int{14}
+}
+
+type ConfirmResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	ReplicaId     string                 `protobuf:"bytes,1,opt,name=replica_id,json=replicaId,proto3" json:"replica_id,omitempty"`
+	Term          uint64                 `protobuf:"varint,2,opt,name=term,proto3" json:"term,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ConfirmResponse) Reset() {
+	*x = ConfirmResponse{}
+	mi := &file_proto_slimcp_v1_replica_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConfirmResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConfirmResponse) ProtoMessage() {}
+
+func (x *ConfirmResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_slimcp_v1_replica_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConfirmResponse.ProtoReflect.Descriptor instead.
+func (*ConfirmResponse) Descriptor() ([]byte, []int) {
+	return file_proto_slimcp_v1_replica_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *ConfirmResponse) GetReplicaId() string {
+	if x != nil {
+		return x.ReplicaId
+	}
+	return ""
+}
+
+func (x *ConfirmResponse) GetTerm() uint64 {
+	if x != nil {
+		return x.Term
+	}
+	return 0
+}
+
 type FarewellRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	ReplicaId     string                 `protobuf:"bytes,1,opt,name=replica_id,json=replicaId,proto3" json:"replica_id,omitempty"`
@@ -1210,7 +1298,7 @@ type FarewellRequest struct {
 
 func (x *FarewellRequest) Reset() {
 	*x = FarewellRequest{}
-	mi := &file_proto_slimcp_v1_replica_proto_msgTypes[14]
+	mi := &file_proto_slimcp_v1_replica_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1222,7 +1310,7 @@ func (x *FarewellRequest) String() string {
 func (*FarewellRequest) ProtoMessage() {}
 
 func (x *FarewellRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_slimcp_v1_replica_proto_msgTypes[14]
+	mi := &file_proto_slimcp_v1_replica_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1235,7 +1323,7 @@ func (x *FarewellRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FarewellRequest.ProtoReflect.Descriptor instead.
 func (*FarewellRequest) Descriptor() ([]byte, []int) {
-	return file_proto_slimcp_v1_replica_proto_rawDescGZIP(), []int{14}
+	return file_proto_slimcp_v1_replica_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *FarewellRequest) GetReplicaId() string {
@@ -1253,7 +1341,7 @@ type FarewellResponse struct {
 
 func (x *FarewellResponse) Reset() {
 	*x = FarewellResponse{}
-	mi := &file_proto_slimcp_v1_replica_proto_msgTypes[15]
+	mi := &file_proto_slimcp_v1_replica_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1265,7 +1353,7 @@ func (x *FarewellResponse) String() string {
 func (*FarewellResponse) ProtoMessage() {}
 
 func (x *FarewellResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_slimcp_v1_replica_proto_msgTypes[15]
+	mi := &file_proto_slimcp_v1_replica_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1278,7 +1366,7 @@ func (x *FarewellResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FarewellResponse.ProtoReflect.Descriptor instead.
 func (*FarewellResponse) Descriptor() ([]byte, []int) {
-	return file_proto_slimcp_v1_replica_proto_rawDescGZIP(), []int{15}
+	return file_proto_slimcp_v1_replica_proto_rawDescGZIP(), []int{17}
 }
 
 type ReleaseRequest struct {
@@ -1290,7 +1378,7 @@ type ReleaseRequest struct {
 
 func (x *ReleaseRequest) Reset() {
 	*x = ReleaseRequest{}
-	mi := &file_proto_slimcp_v1_replica_proto_msgTypes[16]
+	mi := &file_proto_slimcp_v1_replica_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1302,7 +1390,7 @@ func (x *ReleaseRequest) String() string {
 func (*ReleaseRequest) ProtoMessage() {}
 
 func (x *ReleaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_slimcp_v1_replica_proto_msgTypes[16]
+	mi := &file_proto_slimcp_v1_replica_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1315,7 +1403,7 @@ func (x *ReleaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseRequest.ProtoReflect.Descriptor instead.
 func (*ReleaseRequest) Descriptor() ([]byte, []int) {
-	return file_proto_slimcp_v1_replica_proto_rawDescGZIP(), []int{16}
+	return file_proto_slimcp_v1_replica_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ReleaseRequest) GetReplicaId() string {
@@ -1333,7 +1421,7 @@ type ReleaseResponse struct {
 
 func (x *ReleaseResponse) Reset() {
 	*x = ReleaseResponse{}
-	mi := &file_proto_slimcp_v1_replica_proto_msgTypes[17]
+	mi := &file_proto_slimcp_v1_replica_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1345,7 +1433,7 @@ func (x *ReleaseResponse) String() string {
 func (*ReleaseResponse) ProtoMessage() {}
 
 func (x *ReleaseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_slimcp_v1_replica_proto_msgTypes[17]
+	mi := &file_proto_slimcp_v1_replica_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1358,7 +1446,7 @@ func (x *ReleaseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseResponse.ProtoReflect.Descriptor instead.
 func (*ReleaseResponse) Descriptor() ([]byte, []int) {
-	return file_proto_slimcp_v1_replica_proto_rawDescGZIP(), []int{17}
+	return file_proto_slimcp_v1_replica_proto_rawDescGZIP(), []int{19}
 }
 
 type DistrustRequest struct {
@@ -1370,7 +1458,7 @@ type DistrustRequest struct {
 
 func (x *DistrustRequest) Reset() {
 	*x = DistrustRequest{}
-	mi := &file_proto_slimcp_v1_replica_proto_msgTypes[18]
+	mi := &file_proto_slimcp_v1_replica_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1382,7 +1470,7 @@ func (x *DistrustRequest) String() string {
 func (*DistrustRequest) ProtoMessage() {}
 
 func (x *DistrustRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_slimcp_v1_replica_proto_msgTypes[18]
+	mi := &file_proto_slimcp_v1_replica_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1395,7 +1483,7 @@ func (x *DistrustRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DistrustRequest.ProtoReflect.Descriptor instead.
 func (*DistrustRequest) Descriptor() ([]byte, []int) {
-	return file_proto_slimcp_v1_replica_proto_rawDescGZIP(), []int{18}
+	return file_proto_slimcp_v1_replica_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *DistrustRequest) GetReason() string {
@@ -1413,7 +1501,7 @@ type DistrustResponse struct {
 
 func (x *DistrustResponse) Reset() {
 	*x = DistrustResponse{}
-	mi := &file_proto_slimcp_v1_replica_proto_msgTypes[19]
+	mi := &file_proto_slimcp_v1_replica_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1425,7 +1513,7 @@ func (x *DistrustResponse) String() string {
 func (*DistrustResponse) ProtoMessage() {}
 
 func (x *DistrustResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_slimcp_v1_replica_proto_msgTypes[19]
+	mi := &file_proto_slimcp_v1_replica_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1438,7 +1526,7 @@ func (x *DistrustResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DistrustResponse.ProtoReflect.Descriptor instead.
 func (*DistrustResponse) Descriptor() ([]byte, []int) {
-	return file_proto_slimcp_v1_replica_proto_rawDescGZIP(), []int{19}
+	return file_proto_slimcp_v1_replica_proto_rawDescGZIP(), []int{21}
 }
 
 var File_proto_slimcp_v1_replica_proto protoreflect.FileDescriptor
@@ -1537,6 +1625,11 @@ const file_proto_slimcp_v1_replica_proto_rawDesc = "" +
 	"\x10ReadIndexRequest\"=\n" +
 	"\x11ReadIndexResponse\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x04R\x05index\x12\x12\n" +
+	"\x04term\x18\x02 \x01(\x04R\x04term\"\x10\n" +
+	"\x0eConfirmRequest\"D\n" +
+	"\x0fConfirmResponse\x12\x1d\n" +
+	"\n" +
+	"replica_id\x18\x01 \x01(\tR\treplicaId\x12\x12\n" +
 	"\x04term\x18\x02 \x01(\x04R\x04term\"0\n" +
 	"\x0fFarewellRequest\x12\x1d\n" +
 	"\n" +
@@ -1568,13 +1661,14 @@ const file_proto_slimcp_v1_replica_proto_rawDesc = "" +
 	"\x18PROPOSAL_ERROR_TOO_LARGE\x10\x04\x12\x1a\n" +
 	"\x16PROPOSAL_ERROR_INVALID\x10\x05\x12\x1b\n" +
 	"\x17PROPOSAL_ERROR_SHUTDOWN\x10\x06\x12\x1a\n" +
-	"\x16PROPOSAL_ERROR_UNKNOWN\x10\a2\xa5\x04\n" +
+	"\x16PROPOSAL_ERROR_UNKNOWN\x10\a2\xe7\x04\n" +
 	"\x0eReplicaService\x12E\n" +
 	"\bDescribe\x12\x1a.slimcp.v1.DescribeRequest\x1a\x1d.slimcp.v1.ReplicaDescription\x127\n" +
 	"\x04Join\x12\x16.slimcp.v1.JoinRequest\x1a\x17.slimcp.v1.JoinResponse\x12=\n" +
 	"\x06Pledge\x12\x18.slimcp.v1.PledgeRequest\x1a\x19.slimcp.v1.PledgeResponse\x12@\n" +
 	"\aPropose\x12\x19.slimcp.v1.ProposeRequest\x1a\x1a.slimcp.v1.ProposeResponse\x12F\n" +
-	"\tReadIndex\x12\x1b.slimcp.v1.ReadIndexRequest\x1a\x1c.slimcp.v1.ReadIndexResponse\x12C\n" +
+	"\tReadIndex\x12\x1b.slimcp.v1.ReadIndexRequest\x1a\x1c.slimcp.v1.ReadIndexResponse\x12@\n" +
+	"\aConfirm\x12\x19.slimcp.v1.ConfirmRequest\x1a\x1a.slimcp.v1.ConfirmResponse\x12C\n" +
 	"\bFarewell\x12\x1a.slimcp.v1.FarewellRequest\x1a\x1b.slimcp.v1.FarewellResponse\x12@\n" +
 	"\aRelease\x12\x19.slimcp.v1.ReleaseRequest\x1a\x1a.slimcp.v1.ReleaseResponse\x12C\n" +
 	"\bDistrust\x12\x1a.slimcp.v1.DistrustRequest\x1a\x1b.slimcp.v1.DistrustResponseB5Z3github.com/slim-cp/slim-cp/proto/slimcp/v1;slimcppbb\x06proto3"
@@ -1592,7 +1686,7 @@ func file_proto_slimcp_v1_replica_proto_rawDescGZIP() []byte {
 }
 
 var file_proto_slimcp_v1_replica_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_proto_slimcp_v1_replica_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
+var file_proto_slimcp_v1_replica_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
 var file_proto_slimcp_v1_replica_proto_goTypes = []any{
 	(ConnectionKind)(0),        // 0: slimcp.v1.ConnectionKind
 	(Refusal)(0),               // 1: slimcp.v1.Refusal
@@ -1611,12 +1705,14 @@ var file_proto_slimcp_v1_replica_proto_goTypes = []any{
 	(*Outcome)(nil),            // 14: slimcp.v1.Outcome
 	(*ReadIndexRequest)(nil),   // 15: slimcp.v1.ReadIndexRequest
 	(*ReadIndexResponse)(nil),  // 16: slimcp.v1.ReadIndexResponse
-	(*FarewellRequest)(nil),    // 17: slimcp.v1.FarewellRequest
-	(*FarewellResponse)(nil),   // 18: slimcp.v1.FarewellResponse
-	(*ReleaseRequest)(nil),     // 19: slimcp.v1.ReleaseRequest
-	(*ReleaseResponse)(nil),    // 20: slimcp.v1.ReleaseResponse
-	(*DistrustRequest)(nil),    // 21: slimcp.v1.DistrustRequest
-	(*DistrustResponse)(nil),   // 22: slimcp.v1.DistrustResponse
+	(*ConfirmRequest)(nil),     // 17: slimcp.v1.ConfirmRequest
+	(*ConfirmResponse)(nil),    // 18: slimcp.v1.ConfirmResponse
+	(*FarewellRequest)(nil),    // 19: slimcp.v1.FarewellRequest
+	(*FarewellResponse)(nil),   // 20: slimcp.v1.FarewellResponse
+	(*ReleaseRequest)(nil),     // 21: slimcp.v1.ReleaseRequest
+	(*ReleaseResponse)(nil),    // 22: slimcp.v1.ReleaseResponse
+	(*DistrustRequest)(nil),    // 23: slimcp.v1.DistrustRequest
+	(*DistrustResponse)(nil),   // 24: slimcp.v1.DistrustResponse
 }
 var file_proto_slimcp_v1_replica_proto_depIdxs = []int32{
 	0,  // 0: slimcp.v1.Hello.kind:type_name -> slimcp.v1.ConnectionKind
@@ -1629,19 +1725,21 @@ var file_proto_slimcp_v1_replica_proto_depIdxs = []int32{
 	10, // 7: slimcp.v1.ReplicaService.Pledge:input_type -> slimcp.v1.PledgeRequest
 	12, // 8: slimcp.v1.ReplicaService.Propose:input_type -> slimcp.v1.ProposeRequest
 	15, // 9: slimcp.v1.ReplicaService.ReadIndex:input_type -> slimcp.v1.ReadIndexRequest
-	17, // 10: slimcp.v1.ReplicaService.Farewell:input_type -> slimcp.v1.FarewellRequest
-	19, // 11: slimcp.v1.ReplicaService.Release:input_type -> slimcp.v1.ReleaseRequest
-	21, // 12: slimcp.v1.ReplicaService.Distrust:input_type -> slimcp.v1.DistrustRequest
-	6,  // 13: slimcp.v1.ReplicaService.Describe:output_type -> slimcp.v1.ReplicaDescription
-	9,  // 14: slimcp.v1.ReplicaService.Join:output_type -> slimcp.v1.JoinResponse
-	11, // 15: slimcp.v1.ReplicaService.Pledge:output_type -> slimcp.v1.PledgeResponse
-	13, // 16: slimcp.v1.ReplicaService.Propose:output_type -> slimcp.v1.ProposeResponse
-	16, // 17: slimcp.v1.ReplicaService.ReadIndex:output_type -> slimcp.v1.ReadIndexResponse
-	18, // 18: slimcp.v1.ReplicaService.Farewell:output_type -> slimcp.v1.FarewellResponse
-	20, // 19: slimcp.v1.ReplicaService.Release:output_type -> slimcp.v1.ReleaseResponse
-	22, // 20: slimcp.v1.ReplicaService.Distrust:output_type -> slimcp.v1.DistrustResponse
-	13, // [13:21] is the sub-list for method output_type
-	5,  // [5:13] is the sub-list for method input_type
+	17, // 10: slimcp.v1.ReplicaService.Confirm:input_type -> slimcp.v1.ConfirmRequest
+	19, // 11: slimcp.v1.ReplicaService.Farewell:input_type -> slimcp.v1.FarewellRequest
+	21, // 12: slimcp.v1.ReplicaService.Release:input_type -> slimcp.v1.ReleaseRequest
+	23, // 13: slimcp.v1.ReplicaService.Distrust:input_type -> slimcp.v1.DistrustRequest
+	6,  // 14: slimcp.v1.ReplicaService.Describe:output_type -> slimcp.v1.ReplicaDescription
+	9,  // 15: slimcp.v1.ReplicaService.Join:output_type -> slimcp.v1.JoinResponse
+	11, // 16: slimcp.v1.ReplicaService.Pledge:output_type -> slimcp.v1.PledgeResponse
+	13, // 17: slimcp.v1.ReplicaService.Propose:output_type -> slimcp.v1.ProposeResponse
+	16, // 18: slimcp.v1.ReplicaService.ReadIndex:output_type -> slimcp.v1.ReadIndexResponse
+	18, // 19: slimcp.v1.ReplicaService.Confirm:output_type -> slimcp.v1.ConfirmResponse
+	20, // 20: slimcp.v1.ReplicaService.Farewell:output_type -> slimcp.v1.FarewellResponse
+	22, // 21: slimcp.v1.ReplicaService.Release:output_type -> slimcp.v1.ReleaseResponse
+	24, // 22: slimcp.v1.ReplicaService.Distrust:output_type -> slimcp.v1.DistrustResponse
+	14, // [14:23] is the sub-list for method output_type
+	5,  // [5:14] is the sub-list for method input_type
 	5,  // [5:5] is the sub-list for extension type_name
 	5,  // [5:5] is the sub-list for extension extendee
 	0,  // [0:5] is the sub-list for field type_name
@@ -1659,7 +1757,7 @@ func file_proto_slimcp_v1_replica_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_proto_slimcp_v1_replica_proto_rawDesc), len(file_proto_slimcp_v1_replica_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   20,
+			NumMessages:   22,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -26,6 +26,7 @@ const (
 	ReplicaService_Pledge_FullMethodName    = "/slimcp.v1.ReplicaService/Pledge"
 	ReplicaService_Propose_FullMethodName   = "/slimcp.v1.ReplicaService/Propose"
 	ReplicaService_ReadIndex_FullMethodName = "/slimcp.v1.ReplicaService/ReadIndex"
+	ReplicaService_Confirm_FullMethodName   = "/slimcp.v1.ReplicaService/Confirm"
 	ReplicaService_Farewell_FullMethodName  = "/slimcp.v1.ReplicaService/Farewell"
 	ReplicaService_Release_FullMethodName   = "/slimcp.v1.ReplicaService/Release"
 	ReplicaService_Distrust_FullMethodName  = "/slimcp.v1.ReplicaService/Distrust"
@@ -47,6 +48,9 @@ type ReplicaServiceClient interface {
 	// ReadIndex returns an index to wait for before a linearizable read (protocol
 	// X2).
 	ReadIndex(ctx context.Context, in *ReadIndexRequest, opts ...grpc.CallOption) (*ReadIndexResponse, error)
+	// Confirm returns the replica's term. A voter in a leader's term has voted for no
+	// later one when it answers.
+	Confirm(ctx context.Context, in *ConfirmRequest, opts ...grpc.CallOption) (*ConfirmResponse, error)
 	// Farewell tells a replica that it was removed.
 	Farewell(ctx context.Context, in *FarewellRequest, opts ...grpc.CallOption) (*FarewellResponse, error)
 	// Release has the leader remove the replica that asks.
@@ -113,6 +117,16 @@ func (c *replicaServiceClient) ReadIndex(ctx context.Context, in *ReadIndexReque
 	return out, nil
 }
 
+func (c *replicaServiceClient) Confirm(ctx context.Context, in *ConfirmRequest, opts ...grpc.CallOption) (*ConfirmResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ConfirmResponse)
+	err := c.cc.Invoke(ctx, ReplicaService_Confirm_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *replicaServiceClient) Farewell(ctx context.Context, in *FarewellRequest, opts ...grpc.CallOption) (*FarewellResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(FarewellResponse)
@@ -159,6 +173,9 @@ type ReplicaServiceServer interface {
 	// ReadIndex returns an index to wait for before a linearizable read (protocol
 	// X2).
 	ReadIndex(context.Context, *ReadIndexRequest) (*ReadIndexResponse, error)
+	// Confirm returns the replica's term. A voter in a leader's term has voted for no
+	// later one when it answers.
+	Confirm(context.Context, *ConfirmRequest) (*ConfirmResponse, error)
 	// Farewell tells a replica that it was removed.
 	Farewell(context.Context, *FarewellRequest) (*FarewellResponse, error)
 	// Release has the leader remove the replica that asks.
@@ -189,6 +206,9 @@ func (UnimplementedReplicaServiceServer) Propose(context.Context, *ProposeReques
 }
 func (UnimplementedReplicaServiceServer) ReadIndex(context.Context, *ReadIndexRequest) (*ReadIndexResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ReadIndex not implemented")
+}
+func (UnimplementedReplicaServiceServer) Confirm(context.Context, *ConfirmRequest) (*ConfirmResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Confirm not implemented")
 }
 func (UnimplementedReplicaServiceServer) Farewell(context.Context, *FarewellRequest) (*FarewellResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Farewell not implemented")
@@ -310,6 +330,24 @@ func _ReplicaService_ReadIndex_Handler(srv interface{}, ctx context.Context, dec
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ReplicaService_Confirm_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ConfirmRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ReplicaServiceServer).Confirm(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ReplicaService_Confirm_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ReplicaServiceServer).Confirm(ctx, req.(*ConfirmRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _ReplicaService_Farewell_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(FarewellRequest)
 	if err := dec(in); err != nil {
@@ -390,6 +428,10 @@ var ReplicaService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ReadIndex",
 			Handler:    _ReplicaService_ReadIndex_Handler,
+		},
+		{
+			MethodName: "Confirm",
+			Handler:    _ReplicaService_Confirm_Handler,
 		},
 		{
 			MethodName: "Farewell",

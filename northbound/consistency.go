@@ -70,13 +70,25 @@ func (s *Service) view(ctx context.Context) (*fsm.View, error) {
 }
 
 func (s *Service) read(ctx context.Context) (*fsm.View, error) {
-	bounded, cancel := context.WithTimeout(ctx, readTimeout)
+	limit := patience(ctx, readTimeout)
+	bounded, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	view, err := s.reader.Read(bounded)
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-		return nil, fmt.Errorf("%w within %v", errUnconfirmed, readTimeout)
+		return nil, fmt.Errorf("%w within %v", errUnconfirmed, limit)
 	}
 	return view, err
+}
+
+// patience is how long a call waits for the cluster: the limit, or less if the
+// caller waits less. A caller whose time runs out learns nothing but that; told
+// before, it learns why.
+func patience(ctx context.Context, limit time.Duration) time.Duration {
+	if deadline, ok := ctx.Deadline(); ok {
+		left := time.Until(deadline)
+		limit = min(limit, (left - left/5).Round(10*time.Millisecond))
+	}
+	return limit
 }
 
 func indexHeader(view *fsm.View) metadata.MD {

@@ -49,6 +49,22 @@ func TestUnconfirmedRead(t *testing.T) {
 	})
 }
 
+// One that does not wait so long learns why all the same.
+func TestImpatientCallersAreToldWhy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, _ := twoGroups(t)
+		operator := dial(t, Options{Reader: &reader{store: f.store, hangs: true}, Proposer: &proposer{fleet: f, hangs: true}})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := operator.ListSegments(ctx, &controlplanepb.SegmentListRequest{})
+		wantStatus(t, err, codes.Unavailable, "no leader confirmed the read within 800ms")
+		ctx, cancel = context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err = operator.AddSegment(ctx, &controlplanepb.AddSegmentRequest{Name: "s"})
+		wantStatus(t, err, codes.Unavailable, "the change was not accepted for the log within 800ms")
+	})
+}
+
 func TestStaleReadNeedsNoLeader(t *testing.T) {
 	f, _ := twoGroups(t)
 	operator := dial(t, Options{

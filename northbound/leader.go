@@ -74,7 +74,7 @@ func (s *Service) leaderConn(ctx context.Context, bulk bool) (*grpc.ClientConn, 
 	if s.cluster == nil || fromReplica(ctx) {
 		return nil, nil
 	}
-	patient, cancel := context.WithTimeout(ctx, leaderTimeout)
+	patient, cancel := context.WithTimeout(ctx, patience(ctx, leaderTimeout))
 	defer cancel()
 	for {
 		if leading, _ := s.cluster.Leadership(); leading {

@@ -83,14 +83,15 @@ func (s *Service) attempt(ctx context.Context, m mutation) (fsm.Result, error) {
 			return fsm.Result{Index: view.Index()}, err
 		}
 	}
-	bounded, cancel := context.WithTimeout(ctx, mutationTimeout)
+	limit := patience(ctx, mutationTimeout)
+	bounded, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	result, err := s.proposer.ProposeNow(bounded, m.command)
 	switch {
 	case err == nil:
 		return result, result.Err
 	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil && !errors.Is(err, cluster.ErrUnknownOutcome):
-		return result, fmt.Errorf("%w within %v", errNotProposed, mutationTimeout)
+		return result, fmt.Errorf("%w within %v", errNotProposed, limit)
 	}
 	return result, err
 }

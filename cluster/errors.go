@@ -43,6 +43,9 @@ var (
 	// ErrTransferStuck: the Raft library refuses every write. The process has to
 	// start again.
 	ErrTransferStuck = errors.New("the leader is stuck in a transfer of its leadership")
+	// ErrWorkStuck: the leader's work of an earlier leadership does not end. The
+	// process has to start again.
+	ErrWorkStuck = errors.New("the leader's work of an earlier leadership does not end")
 	// ErrDataDir: the data directory cannot be used.
 	ErrDataDir = errors.New("data directory cannot be used")
 )

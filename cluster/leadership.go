@@ -22,6 +22,9 @@ const (
 	stuckTransfer = 2 * time.Second
 	// startPause is the wait before the next try.
 	startPause = 100 * time.Millisecond
+	// workPatience is how long an elected replica waits for the work of its last
+	// leadership to end.
+	workPatience = 10 * time.Second
 )
 
 // leadership holds what this replica knows of its own leadership. A goroutine
@@ -110,8 +113,9 @@ func (l *leadership) begin(parent context.Context) context.Context {
 }
 
 // run starts the leader's work for a leadership that has started, and returns
-// when it was lost and all work has ended.
-func (l *leadership) run(ctx context.Context, term uint64, started func()) {
+// when it was lost and all work has ended. It calls stuck when that holds up the
+// next leadership.
+func (l *leadership) run(ctx context.Context, term uint64, started func(), stuck func()) {
 	var running sync.WaitGroup
 	start := func(work func(context.Context, uint64)) {
 		running.Go(func() { work(ctx, term) })
@@ -130,7 +134,31 @@ func (l *leadership) run(ctx context.Context, term uint64, started func()) {
 	l.mu.Lock()
 	l.term, l.start = 0, nil
 	l.mu.Unlock()
-	running.Wait()
+	ended := make(chan struct{})
+	go func() {
+		running.Wait()
+		close(ended)
+	}()
+	for waited := time.Duration(0); ; waited += startPause {
+		select {
+		case <-ended:
+			return
+		case <-time.After(startPause):
+		}
+		if !l.isElected() {
+			waited = 0
+		} else if waited > workPatience {
+			stuck()
+			<-ended
+			return
+		}
+	}
+}
+
+func (l *leadership) isElected() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.elected
 }
 
 func (l *leadership) leadWith(work func(context.Context, uint64)) {
@@ -190,7 +218,7 @@ func (r *Replica) lead(ctx context.Context) {
 			continue
 		}
 		if term, ok := r.openLeadership(round); ok {
-			r.leadership.run(round, term, r.readiness.poke)
+			r.leadership.run(round, term, r.readiness.poke, func() { r.fail(ErrWorkStuck) })
 		}
 	}
 }

@@ -14,6 +14,30 @@ import (
 	"github.com/slim-cp/slim-cp/fsm"
 )
 
+// B-54: an elected replica whose last leadership's work does not end would be a
+// leader that does nothing; it stops.
+func TestWorkThatNeverEndsStopsAnElectedReplica(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		logs := &faultyLogs{}
+		replica := start(t, cluster.Options{}.WithLogs(logs.wrap))
+		finish := make(chan struct{})
+		replica.LeadWith(func(context.Context, uint64) { <-finish })
+		logs.setFailure(errors.New("no space left on device"))
+		_, _ = replica.Propose(t.Context(), register(0))
+		synctest.Wait()
+		<-time.After(time.Minute)
+		if err := replica.Err(); err != nil {
+			t.Fatalf("without an election it stopped: %v", err)
+		}
+		logs.setFailure(nil)
+		<-time.After(time.Minute)
+		if err := replica.Err(); !errors.Is(err, cluster.ErrWorkStuck) {
+			t.Errorf("elected, it stopped with %v", err)
+		}
+		close(finish)
+	})
+}
+
 // rounds records the leader's work.
 type rounds struct {
 	mu      sync.Mutex

@@ -15,7 +15,7 @@ timed := -e /cluster$$ -e /cluster/peer$$ -e /test/ensemble$$
 # The race detector needs a C compiler.
 race := $(if $(shell command -v $${CC:-gcc}),-race)
 
-.PHONY: build test e2e interop node_modules lint bench fuzz demo up proto clean
+.PHONY: build test e2e interop node_modules lint bench bench-long fuzz demo up proto clean
 
 build: ## bin/slim-cp, bin/slimctl and bin/slim-node
 	go build -o bin/ ./cmd/slim-cp ./cmd/slimctl ./cmd/slim-node
@@ -52,6 +52,9 @@ $(golangci):
 
 bench: ## time and memory of the hot paths
 	go test -run '^$$' -bench . -benchmem -timeout 30m ./...
+
+bench-long: ## ten minutes of full load with each of the timings: no election that nobody asked for
+	go test -run '^$$' -bench SteadyLeadership -benchtime 1x -timeout 40m ./test/load -steady.time 10m
 
 fuzz: ## every decoder of bytes from outside, 10 s each
 	scripts/fuzz.sh 10s

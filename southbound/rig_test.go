@@ -165,6 +165,7 @@ type rig struct {
 	service *southbound.Service
 	logs    *logBuffer
 	conns   *bufconn.Listener
+	wrap    func(net.Conn) net.Conn // of the nodes' connections; nil: as they are
 }
 
 type logBuffer struct {
@@ -237,7 +238,7 @@ type node struct {
 func (r *rig) open(read bool) *node {
 	r.t.Helper()
 	conn, err := grpc.NewClient("passthrough:///southbound",
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return r.conns.DialContext(ctx) }),
+		grpc.WithContextDialer(r.dial),
 		grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		r.t.Fatal(err)
@@ -253,6 +254,15 @@ func (r *rig) open(read bool) *node {
 		go n.read()
 	}
 	return n
+}
+
+// dial connects a node to the replica.
+func (r *rig) dial(ctx context.Context, _ string) (net.Conn, error) {
+	conn, err := r.conns.DialContext(ctx)
+	if err == nil && r.wrap != nil {
+		conn = r.wrap(conn)
+	}
+	return conn, err
 }
 
 func (n *node) read() {

@@ -40,7 +40,7 @@ func TestHalfOpenStreamIsNoticed(t *testing.T) {
 		r.join("a", "1")
 		r.wrap = nil
 		r.join("a", "2")
-		pass(3 * time.Minute) // two that live, silent or not
+		pass(3*time.Minute + time.Second) // they live, and have just been pinged
 		for _, id := range []string{"a/1", "a/2"} {
 			if node, _ := r.replica.store.View().Node(id); !node.Connected() {
 				t.Fatalf("%s lost its session without a cause", id)

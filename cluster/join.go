@@ -35,8 +35,10 @@ func (r *Replica) Init(ctx context.Context) error {
 
 // bootstrap makes this replica the only voter of a new cluster.
 func (r *Replica) bootstrap(ctx context.Context) error {
-	r.members.changing.Lock()
-	defer r.members.changing.Unlock()
+	if err := r.members.lock(ctx); err != nil {
+		return err
+	}
+	defer r.members.unlock()
 	if len(r.Members()) == 0 {
 		if joining := r.identity.allegiance(); joining != "" {
 			return fmt.Errorf("%w: this replica is joining cluster %s", ErrMembership, joining)
@@ -84,15 +86,7 @@ func (r *Replica) Join(ctx context.Context, address string) error {
 // enter asks a member for membership, under the cluster id that it told.
 func (r *Replica) enter(ctx context.Context, address, clusterID string) error {
 	if r.ClusterID() == "" {
-		r.members.changing.Lock()
-		err := error(nil)
-		if len(r.Members()) > 0 {
-			err = fmt.Errorf("%w: this replica has initialised a cluster of its own", ErrMembership)
-		} else {
-			err = r.identity.join(clusterID)
-		}
-		r.members.changing.Unlock()
-		if err != nil {
+		if err := r.pledgeAllegiance(ctx, clusterID); err != nil {
 			return err
 		}
 	}
@@ -111,6 +105,19 @@ func (r *Replica) enter(ctx context.Context, address, clusterID string) error {
 	return nil
 }
 
+// pledgeAllegiance notes which cluster this replica asks for membership, before it
+// asks.
+func (r *Replica) pledgeAllegiance(ctx context.Context, clusterID string) error {
+	if err := r.members.lock(ctx); err != nil {
+		return err
+	}
+	defer r.members.unlock()
+	if len(r.Members()) > 0 {
+		return fmt.Errorf("%w: this replica has initialised a cluster of its own", ErrMembership)
+	}
+	return r.identity.join(clusterID)
+}
+
 // admitMember takes a replica in, or passes its request on to the leader.
 func (r *Replica) admitMember(ctx context.Context, request *slimcppb.JoinRequest) (*slimcppb.JoinResponse, error) {
 	if leading, _ := r.Leadership(); !leading {
@@ -127,8 +134,10 @@ func (r *Replica) admitMember(ctx context.Context, request *slimcppb.JoinRequest
 		}
 		return response, nil
 	}
-	r.members.changing.Lock()
-	defer r.members.changing.Unlock()
+	if err := r.members.lock(ctx); err != nil {
+		return nil, err
+	}
+	defer r.members.unlock()
 	if err := r.acceptable(ctx, request); err != nil {
 		return nil, err
 	}

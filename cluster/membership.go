@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -29,13 +28,26 @@ const (
 // members serialises changes of the membership: Raft makes one at a time, and
 // what was checked must still hold.
 type members struct {
-	changing sync.Mutex
+	changing chan struct{} // holds a token during a change
 	pledged  pledge
 	// refused are the terms in which a transfer to a member failed. A second one in
 	// the same term can leave the library refusing every write later on
 	// (hashicorp/raft#696).
 	refused map[string]uint64
 }
+
+// lock waits for its turn; unlock ends it. A change may take a minute, so whoever
+// waits for one does not wait longer than its context.
+func (m *members) lock(ctx context.Context) error {
+	select {
+	case m.changing <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("%w: another change of the cluster is under way: %w", ErrMembership, ctx.Err())
+	}
+}
+
+func (m *members) unlock() { <-m.changing }
 
 // Member is a replica in Raft's configuration.
 type Member struct {
@@ -130,12 +142,14 @@ func (r *Replica) requireLeader() error {
 
 // changeMember makes a change of one member, the only one at a time. It is the
 // leader's.
-func (r *Replica) changeMember(nameOrID string, change func(Member) error) error {
+func (r *Replica) changeMember(ctx context.Context, nameOrID string, change func(Member) error) error {
 	if err := r.requireLeader(); err != nil {
 		return err
 	}
-	r.members.changing.Lock()
-	defer r.members.changing.Unlock()
+	if err := r.members.lock(ctx); err != nil {
+		return err
+	}
+	defer r.members.unlock()
 	member, err := r.findMember(nameOrID)
 	if err != nil {
 		return err
@@ -145,8 +159,8 @@ func (r *Replica) changeMember(nameOrID string, change func(Member) error) error
 
 // changeFollower is changeMember for what would end the leadership if the leader
 // did it to itself.
-func (r *Replica) changeFollower(nameOrID string, change func(Member) error) error {
-	return r.changeMember(nameOrID, func(member Member) error {
+func (r *Replica) changeFollower(ctx context.Context, nameOrID string, change func(Member) error) error {
+	return r.changeMember(ctx, nameOrID, func(member Member) error {
 		if member.ReplicaID == r.ReplicaID() {
 			return fmt.Errorf("%w: %s leads: transfer the leadership first", ErrMembership, member.ReplicaID)
 		}
@@ -158,7 +172,7 @@ func (r *Replica) changeFollower(nameOrID string, change func(Member) error) err
 // a leader that is to go hands over first. Removing what is not a member, but was
 // one, does nothing.
 func (r *Replica) Remove(ctx context.Context, nameOrID string) error {
-	err := r.changeFollower(nameOrID, func(member Member) error {
+	err := r.changeFollower(ctx, nameOrID, func(member Member) error {
 		if err := r.keepsQuorum(ctx, member); err != nil {
 			return err
 		}
@@ -244,7 +258,7 @@ func (r *Replica) keepsQuorum(ctx context.Context, leaving Member) error {
 
 // Promote makes a member a voter. It is the leader's.
 func (r *Replica) Promote(ctx context.Context, nameOrID string) error {
-	return r.changeMember(nameOrID, func(member Member) error {
+	return r.changeMember(ctx, nameOrID, func(member Member) error {
 		if !member.Voter {
 			if status := r.describeMember(ctx, member); !status.Healthy {
 				return fmt.Errorf("%w: %s cannot vote yet: %s", ErrMembership, member.ReplicaID, status.Problem)
@@ -263,7 +277,7 @@ func (r *Replica) Promote(ctx context.Context, nameOrID string) error {
 // Demote takes the vote of a member, and autopilot does not give it back. It is
 // the leader's, which cannot demote itself.
 func (r *Replica) Demote(ctx context.Context, nameOrID string) error {
-	return r.changeFollower(nameOrID, func(member Member) error {
+	return r.changeFollower(ctx, nameOrID, func(member Member) error {
 		if err := r.keepsQuorum(ctx, member); err != nil {
 			return err
 		}
@@ -293,8 +307,10 @@ func (r *Replica) TransferLeadership(ctx context.Context, nameOrID string) (to s
 	if err := r.requireLeader(); err != nil {
 		return "", err
 	}
-	r.members.changing.Lock()
-	defer r.members.changing.Unlock()
+	if err := r.members.lock(ctx); err != nil {
+		return "", err
+	}
+	defer r.members.unlock()
 	target, err := r.transferTarget(ctx, nameOrID)
 	if err != nil || target.ReplicaID == r.ReplicaID() {
 		return target.ReplicaID, err

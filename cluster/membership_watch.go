@@ -159,9 +159,11 @@ func (r *Replica) keepAddress(ctx context.Context, _ uint64) {
 		if !ok || own.Address == r.network.advertise {
 			return
 		}
-		r.members.changing.Lock()
-		err := r.addMember(ctx, &slimcppb.JoinRequest{ReplicaId: r.ReplicaID(), Advertise: r.network.advertise})
-		r.members.changing.Unlock()
+		err := r.members.lock(ctx)
+		if err == nil {
+			err = r.addMember(ctx, &slimcppb.JoinRequest{ReplicaId: r.ReplicaID(), Advertise: r.network.advertise})
+			r.members.unlock()
+		}
 		if err == nil {
 			return
 		}

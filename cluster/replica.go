@@ -39,6 +39,7 @@ type Replica struct {
 	forwarder     *forwarder
 	acquaintances acquaintances
 	members       members
+	restoring     sync.Mutex // held while a snapshot is received and installed
 	checkpoints   checkpoints
 	draining      atomic.Bool
 	caughtUp      atomic.Bool
@@ -122,6 +123,7 @@ func newReplica(options Options, store *fsm.Store, storage *storage, logger hclo
 		bootID:       uuid.NewString(),
 		leadership:   newLeadership(),
 		readiness:    newReadiness(options.Now()),
+		members:      members{changing: make(chan struct{}, 1)},
 		snapshotting: make(chan struct{}, 1),
 		raftEnded:    make(chan struct{}),
 		done:         make(chan struct{}),

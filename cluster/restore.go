@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -16,6 +17,14 @@ import (
 // restoreTimeout bounds the hand-over of a verified snapshot to Raft and its way
 // to a quorum.
 const restoreTimeout = time.Minute
+
+const (
+	// receiveTimeout bounds the way of a snapshot from the operator to the leader's
+	// disk.
+	receiveTimeout = 10 * time.Minute
+	// temporaryFiles are those of a restore, left behind by one that was cut off.
+	temporaryFiles = "restore-*.tmp"
+)
 
 // SaveSnapshot writes the state to w, with everything that was answered before
 // the call. Any replica can do it.
@@ -35,24 +44,31 @@ func (r *Replica) SaveSnapshot(ctx context.Context, w io.Writer) (fsm.SnapshotIn
 // It is the leader's. The file is read to its end and checked first: a bad one
 // changes nothing. Proposals under way have an unknown outcome. Sessions are
 // registered again by the replicas that hold their streams. With force the
-// snapshot may be another cluster's.
+// snapshot may be another cluster's. One restore is received at a time.
 func (r *Replica) RestoreSnapshot(ctx context.Context, file io.Reader, force bool) (fsm.SnapshotInfo, error) {
 	leading, term := r.Leadership()
 	if !leading {
 		return fsm.SnapshotInfo{}, r.leads()
 	}
-	r.members.changing.Lock()
-	defer r.members.changing.Unlock()
-	received, err := r.stage(ctx, file)
+	if !r.restoring.TryLock() {
+		return fsm.SnapshotInfo{}, fmt.Errorf("%w: another restore is under way", ErrMembership)
+	}
+	defer r.restoring.Unlock()
+	// An operator's network may be slow: it holds up nothing else.
+	received, err := r.receive(ctx, file)
 	if err != nil {
 		return fsm.SnapshotInfo{}, err
 	}
 	defer discard(received)
-	rewritten, err := os.CreateTemp(r.options.DataDir, "restore-*.tmp")
+	rewritten, err := os.CreateTemp(r.options.DataDir, temporaryFiles)
 	if err != nil {
 		return fsm.SnapshotInfo{}, err
 	}
 	defer discard(rewritten)
+	if err := r.members.lock(ctx); err != nil {
+		return fsm.SnapshotInfo{}, err
+	}
+	defer r.members.unlock()
 	// From here on nothing of this leadership is proposed: what is read for the
 	// present must be the last word of its generation.
 	if !r.leadership.suspend(term) {
@@ -69,10 +85,29 @@ func (r *Replica) RestoreSnapshot(ctx context.Context, file io.Reader, force boo
 	return info, r.install(ctx, rewritten, info)
 }
 
+// receive is stage for a reader that may block for ever.
+func (r *Replica) receive(ctx context.Context, from io.Reader) (*os.File, error) {
+	ctx, cancel := context.WithTimeout(ctx, receiveTimeout)
+	defer cancel()
+	var file *os.File
+	err := r.calls.await(ctx, func() (err error) {
+		file, err = r.stage(ctx, from)
+		if err == nil && ctx.Err() != nil { // nobody waits for it any more
+			discard(file)
+			err = ctx.Err()
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return file, nil
+}
+
 // stage copies what an operator sends to a file, since Raft's main loop reads it
 // (hashicorp/raft holds writes up meanwhile), and verifies it.
 func (r *Replica) stage(ctx context.Context, from io.Reader) (*os.File, error) {
-	staged, err := os.CreateTemp(r.options.DataDir, "received-*.tmp")
+	staged, err := os.CreateTemp(r.options.DataDir, temporaryFiles)
 	if err != nil {
 		return nil, err
 	}
@@ -91,6 +126,16 @@ func (r *Replica) stage(ctx context.Context, from io.Reader) (*os.File, error) {
 		return nil, err
 	}
 	return staged, nil
+}
+
+// removeTemporary removes what a restore left behind that was cut off by the end of
+// its process.
+func removeTemporary(dataDir string) error {
+	left, err := filepath.Glob(filepath.Join(dataDir, temporaryFiles))
+	for _, path := range left {
+		err = errors.Join(err, os.Remove(path))
+	}
+	return err
 }
 
 func discard(file *os.File) {

@@ -92,8 +92,8 @@ func (s service) Join(ctx context.Context, request *slimcppb.JoinRequest) (*slim
 	return response, nil
 }
 
-func (s service) Pledge(_ context.Context, request *slimcppb.PledgeRequest) (*slimcppb.PledgeResponse, error) {
-	granted, reason := s.pledge(request)
+func (s service) Pledge(ctx context.Context, request *slimcppb.PledgeRequest) (*slimcppb.PledgeResponse, error) {
+	granted, reason := s.pledge(ctx, request)
 	return &slimcppb.PledgeResponse{Granted: granted, Reason: reason}, nil
 }
 

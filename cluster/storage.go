@@ -59,6 +59,9 @@ func (s *storage) openDir(options Options, logger hclog.Logger) error {
 	}
 	s.closers = append(s.closers, lock.Close)
 
+	if err := removeTemporary(options.DataDir); err != nil {
+		return fmt.Errorf("%w: %w", ErrDataDir, err)
+	}
 	path := filepath.Join(options.DataDir, logFile)
 	if err := compactLog(path, minCompactBytes, logger); err != nil {
 		return fmt.Errorf("%w: compact %s: %w", ErrDataDir, path, err)

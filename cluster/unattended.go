@@ -21,9 +21,11 @@ type pledge struct {
 
 // pledge grants the request of another replica to form the cluster, unless this
 // one is in one or has promised that to somebody else.
-func (r *Replica) pledge(request *slimcppb.PledgeRequest) (granted bool, reason string) {
-	r.members.changing.Lock()
-	defer r.members.changing.Unlock()
+func (r *Replica) pledge(ctx context.Context, request *slimcppb.PledgeRequest) (granted bool, reason string) {
+	if err := r.members.lock(ctx); err != nil {
+		return false, err.Error()
+	}
+	defer r.members.unlock()
 	now := time.Now()
 	switch held := r.members.pledged; {
 	case r.identity.allegiance() != "" || len(r.Members()) > 0:
@@ -104,7 +106,7 @@ func (u *unattended) first(others map[string]string) bool {
 // wait for it. They join it then.
 func (u *unattended) form(ctx context.Context, others map[string]string) {
 	request := &slimcppb.PledgeRequest{ReplicaId: u.ReplicaID(), BootstrapExpect: uint32(u.options.Peers.BootstrapExpect)}
-	if granted, reason := u.pledge(request); !granted {
+	if granted, reason := u.pledge(ctx, request); !granted {
 		u.tell(reason)
 		return
 	}

@@ -15,10 +15,11 @@ const maxTokens = 200_000
 var (
 	ErrNoSecret = errors.New("no registration secret is configured for the group")
 	ErrReplayed = errors.New("registration token was used before")
-	// ErrUnjudged: nodes began to prove their group after the replica had read the
-	// registration. It is to be judged again, with a state that holds the change,
-	// and proposed with the token that it proves (protocol A6).
-	ErrUnjudged = errors.New("registration was read before nodes had to prove their group")
+	// ErrUnjudged: nodes began to prove their group after the replica had judged the
+	// registration, or the group has another secret since. It is to be judged again,
+	// with a state that holds the change, and proposed with the token that it proves
+	// (protocol A6).
+	ErrUnjudged = errors.New("registration was judged by what nodes had to prove before")
 )
 
 // admit decides what of a registration's credentials only the log can: that the
@@ -30,10 +31,12 @@ func (a *applier) admit(name SessionName, command *slimcppb.RegisterNode) error 
 		command.GetResumed() && command.GetProvisionalEpoch() == 0 {
 		return nil
 	}
-	if _, ok := a.Secret(command.GetGroup()); !ok || command.GetGroup() == "" {
+	secret, ok := a.Secret(command.GetGroup())
+	if !ok || command.GetGroup() == "" {
 		return ErrNoSecret
 	}
-	if len(command.GetTokenHash()) == 0 {
+	judgedBy := command.GetSecretIndex()
+	if len(command.GetTokenHash()) == 0 || judgedBy != 0 && judgedBy != secret.Index {
 		return ErrUnjudged
 	}
 	a.expireTokens()

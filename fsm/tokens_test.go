@@ -72,6 +72,25 @@ func TestAUsedTokenIsForgottenWhenItExpires(t *testing.T) {
 	}
 }
 
+// Judged by one secret, applied when the group has another one.
+func TestARegistrationJudgedByAnOldSecretIsSentBack(t *testing.T) {
+	h := newHistory(t)
+	h.requireSecret("a")
+	secret, _ := h.view().Secret("a")
+	judged := func(r *slimcppb.RegisterNode) { r.SecretIndex = secret.Index }
+	if err := h.registerWith(h.sessionName(), "a", "n", "token", judged); err != nil {
+		t.Fatal(err)
+	}
+	h.requireSecret("a") // which makes it another one
+	if err := h.registerWith(h.sessionName(), "a", "n", "second token", judged); !errors.Is(err, ErrUnjudged) {
+		t.Errorf("a token of the old secret: %v", err)
+	}
+	secret, _ = h.view().Secret("a")
+	if err := h.registerWith(h.sessionName(), "a", "n", "second token", judged); err != nil {
+		t.Errorf("judged again: %v", err)
+	}
+}
+
 // Read while nobody had to prove anything, applied after that has changed.
 func TestARegistrationThatNobodyJudgedIsSentBack(t *testing.T) {
 	h := newHistory(t)

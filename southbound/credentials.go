@@ -66,6 +66,8 @@ func (st *stream) judge(view *fsm.View) error {
 	if proof != (auth.Proof{}) {
 		r.command.TokenHash = proof.Hash[:]
 		r.command.TokenExpiresUnixNanos = proof.Expires.UnixNano()
+		secret, _ := view.Secret(r.credentials.Group)
+		r.command.SecretIndex = secret.Index
 	}
 	return nil
 }

@@ -70,6 +70,41 @@ func TestRegistrationIsJudgedAgainWhenAuthenticationBegins(t *testing.T) {
 	}
 }
 
+// A token is judged by the group's secret, and applied when the group has another.
+func TestRegistrationIsJudgedAgainWhenTheSecretChanges(t *testing.T) {
+	for what, c := range map[string]struct {
+		after  string
+		admits bool
+	}{"another secret": {secretOfB, false}, "the same one given anew": {secretOfA, true}} {
+		t.Run(what, func(t *testing.T) {
+			run(t, func(t *testing.T, r *rig) {
+				r.require(map[string]string{"a": secretOfA})
+				resume := r.replica.stall()
+				n := r.open(true)
+				n.ack()
+				asked := n.send(registerMessage(proven("a", "n", token(t, secretOfA, "a", "n", 0))))
+				synctest.Wait()
+				r.require(map[string]string{"a": c.after})
+				resume()
+				if c.admits {
+					n.registered(asked)
+					return
+				}
+				if n.next().GetRegisterNodeResponse().GetSuccess() {
+					t.Error("answered with success")
+				}
+				eventually(t, "the stream ends", n.hasEnded)
+				if code := n.end(); code != codes.PermissionDenied {
+					t.Errorf("stream ended with %s", code)
+				}
+				if known := len(r.registrations()); known != 0 {
+					t.Errorf("%d registrations", known)
+				}
+			})
+		})
+	}
+}
+
 func (n *node) hasEnded() bool {
 	select {
 	case err := <-n.ended:

@@ -668,8 +668,10 @@ type RegisterNode struct {
 	// no longer be used. A token opens one session only.
 	TokenHash             []byte `protobuf:"bytes,9,opt,name=token_hash,json=tokenHash,proto3" json:"token_hash,omitempty"`
 	TokenExpiresUnixNanos int64  `protobuf:"varint,10,opt,name=token_expires_unix_nanos,json=tokenExpiresUnixNanos,proto3" json:"token_expires_unix_nanos,omitempty"`
-	unknownFields         protoimpl.UnknownFields
-	sizeCache             protoimpl.SizeCache
+	// The index at which the secret became the group's that the token was judged by.
+	SecretIndex   uint64 `protobuf:"varint,11,opt,name=secret_index,json=secretIndex,proto3" json:"secret_index,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RegisterNode) Reset() {
@@ -768,6 +770,13 @@ func (x *RegisterNode) GetTokenHash() []byte {
 func (x *RegisterNode) GetTokenExpiresUnixNanos() int64 {
 	if x != nil {
 		return x.TokenExpiresUnixNanos
+	}
+	return 0
+}
+
+func (x *RegisterNode) GetSecretIndex() uint64 {
+	if x != nil {
+		return x.SecretIndex
 	}
 	return 0
 }
@@ -2753,7 +2762,7 @@ const file_proto_slimcp_v1_entry_proto_rawDesc = "" +
 	"\apayload\">\n" +
 	"\x06Caller\x12\x1a\n" +
 	"\bidentity\x18\x01 \x01(\tR\bidentity\x12\x18\n" +
-	"\aaddress\x18\x02 \x01(\tR\aaddress\"\x92\x03\n" +
+	"\aaddress\x18\x02 \x01(\tR\aaddress\"\xb5\x03\n" +
 	"\fRegisterNode\x120\n" +
 	"\asession\x18\x01 \x01(\v2\x16.slimcp.v1.SessionNameR\asession\x12\x14\n" +
 	"\x05group\x18\x02 \x01(\tR\x05group\x12\x12\n" +
@@ -2766,7 +2775,8 @@ const file_proto_slimcp_v1_entry_proto_rawDesc = "" +
 	"\n" +
 	"token_hash\x18\t \x01(\fR\ttokenHash\x127\n" +
 	"\x18token_expires_unix_nanos\x18\n" +
-	" \x01(\x03R\x15tokenExpiresUnixNanos\"C\n" +
+	" \x01(\x03R\x15tokenExpiresUnixNanos\x12!\n" +
+	"\fsecret_index\x18\v \x01(\x04R\vsecretIndex\"C\n" +
 	"\fReportedLink\x12\x17\n" +
 	"\alink_id\x18\x01 \x01(\tR\x06linkId\x12\x1a\n" +
 	"\bincoming\x18\x02 \x01(\bR\bincoming\"n\n" +

@@ -1,6 +1,7 @@
 package cluster_test
 
 import (
+	"context"
 	"errors"
 	"sync"
 	"testing"
@@ -171,4 +172,69 @@ func (p pausedTransport) reach(target raft.ServerAddress) error {
 		return errors.New("it does not answer")
 	}
 	return nil
+}
+
+// slowVotes is a disk on which the write of a vote takes as long as a test wants.
+type slowVotes struct {
+	raft.StableStore
+	mu     sync.Mutex
+	armed  bool
+	begun  chan struct{} // closed when a vote is being written
+	finish chan struct{} // closed: it is written
+}
+
+func (s *slowVotes) wrap(store raft.StableStore) raft.StableStore {
+	s.StableStore = store
+	return s
+}
+
+func (s *slowVotes) Set(key, value []byte) error {
+	s.mu.Lock()
+	held := s.armed && string(key) == "LastVoteCand"
+	s.armed = s.armed && !held
+	s.mu.Unlock()
+	if held {
+		close(s.begun)
+		<-s.finish
+	}
+	return s.StableStore.Set(key, value)
+}
+
+func (s *slowVotes) arm() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.armed = true
+}
+
+// B-13: a former leader is in the next term, and does not yet know that it leads no
+// more. The others are in that term too, and confirm nothing by it.
+func TestReadIsNotConfirmedInTheNextTerm(t *testing.T) {
+	t.Parallel()
+	e := newEnsemble(t)
+	votes := &slowVotes{begun: make(chan struct{}), finish: make(chan struct{})}
+	defer close(votes.finish)
+	patient := func(o *cluster.Options) { o.Peers.Autopilot.StabilizationTime = time.Hour }
+	e.start("a", patient, func(o *cluster.Options) { *o = o.WithStable(votes.wrap) })
+	for _, name := range []string{"b", "c", "d"} {
+		e.start(name, patient)
+	}
+	e.unite("a", "b", "c", "d")
+	e.promote("b")
+	e.promote("c")
+	e.transfer("a")
+	waitReady(t, e.replicas["d"])
+	thaw := e.network.freezeLink("b", "d") // d does not hear of the next leader
+	defer thaw()
+	votes.arm()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	go func() { _, _ = e.replicas["a"].TransferLeadership(ctx, "b") }()
+	<-votes.begun
+	eventually(t, "b leads", func() bool { leading, _ := e.replicas["b"].Leadership(); return leading })
+	propose(t, e.replicas["b"], register(7))
+	short, stop := context.WithTimeout(t.Context(), time.Second)
+	defer stop()
+	if view, err := e.replicas["d"].Read(short); err == nil && !hasNode(view, 7) {
+		t.Errorf("a read at index %d lacks what was answered", view.Index())
+	}
 }

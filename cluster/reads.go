@@ -87,36 +87,46 @@ func (r *Replica) readIndex(ctx context.Context) (index, term uint64, err error)
 	// The index of the state itself: raft's applied index counts entries that
 	// are only queued for it.
 	index = r.store.View().Index()
-	if _, err := r.verification.join(ctx); err != nil {
+	confirmed, err := r.verification.join(ctx)
+	if err != nil {
 		return 0, 0, err
 	}
-	if leading, now := r.Leadership(); !leading || now != term {
+	if leading, now := r.Leadership(); !leading || now != term || confirmed != term {
 		return 0, 0, ErrNoLeader
 	}
 	return index, term, nil
 }
 
-// verifyLeader returns when this replica surely led after the call began.
-func (r *Replica) verifyLeader() (uint64, error) {
+// verifyLeader returns the term in which this replica surely led after the call
+// began.
+func (r *Replica) verifyLeader() (term uint64, err error) {
+	leading, term := r.Leadership()
+	if !leading {
+		return 0, r.leads()
+	}
 	if r.options.Peers == nil || r.options.without.readConfirmation {
 		if err := r.raft.VerifyLeader().Error(); err != nil {
 			return 0, fmt.Errorf("%w: %w", ErrNoLeader, err)
 		}
-		return 0, nil
+		return term, nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), confirmTimeout)
 	defer cancel()
 	defer context.AfterFunc(r.forwarder.ctx, cancel)()
-	return 0, r.confirmTerm(ctx, r.raft.CurrentTerm())
+	return term, r.confirmTerm(ctx, term)
 }
 
 // confirmTerm asks the other voters for their terms, until a majority of all voters
-// is in this replica's. Who leads a later term was voted for by a majority, so by one
+// is in that of this replica's leadership. Its own is asked for too: it may have
+// voted for another one and not yet know that it leads no more. Who leads a later term was voted for by a majority, so by one
 // of these, after it answered: what was answered before the call was so by this
 // replica, or by one before it. The library's own verification takes an answer to a
 // heartbeat for one, which may have been sent before the call, by a process that
 // stood still since; and it counts non-voters.
 func (r *Replica) confirmTerm(ctx context.Context, term uint64) error {
+	if now := r.raft.CurrentTerm(); now != term {
+		return fmt.Errorf("%w: this replica led term %d and is in %d", ErrNoLeader, term, now)
+	}
 	var others []raft.Server
 	voters, mine := 0, 0
 	for _, server := range r.raft.GetConfiguration().Configuration().Servers {
@@ -180,7 +190,7 @@ func (r *Replica) askTerm(ctx context.Context, voter raft.Server, term uint64) e
 // answers with the index to wait for.
 type verification struct {
 	calls  *calls
-	verify func() (index uint64, err error)
+	verify func() (answer uint64, err error) // an index, or a term
 
 	mu      sync.Mutex
 	next    *verified
@@ -188,9 +198,9 @@ type verification struct {
 }
 
 type verified struct {
-	done  chan struct{}
-	index uint64 // set before done is closed
-	err   error
+	done   chan struct{}
+	answer uint64 // set before done is closed
+	err    error
 }
 
 // join waits for a verification that starts after this call.
@@ -210,7 +220,7 @@ func (v *verification) join(ctx context.Context) (uint64, error) {
 	}
 	select {
 	case <-mine.done:
-		return mine.index, mine.err
+		return mine.answer, mine.err
 	case <-ctx.Done():
 		return 0, fmt.Errorf("%w: leadership was not confirmed in time: %w", ErrNoLeader, ctx.Err())
 	}
@@ -228,7 +238,7 @@ func (v *verification) loop() {
 			return
 		}
 		v.mu.Unlock()
-		mine.index, mine.err = v.verify()
+		mine.answer, mine.err = v.verify()
 		close(mine.done)
 	}
 }

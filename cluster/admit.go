@@ -109,11 +109,18 @@ var openToStrangers = map[string]bool{
 	slimcppb.ReplicaService_Pledge_FullMethodName:   true,
 }
 
-// guard refuses calls of replicas that are not members.
+// guard refuses calls of replicas that are not members. The cluster's id alone
+// proves nothing: whoever connects is told it. A replica that has just joined does
+// not know the members yet.
 func (r *Replica) guard(ctx context.Context, method string) error {
 	hello := callerHello(ctx)
-	if hello.GetClusterId() != "" && hello.GetClusterId() == r.identity.allegiance() || openToStrangers[method] {
+	if openToStrangers[method] {
 		return nil
+	}
+	if hello.GetClusterId() != "" && hello.GetClusterId() == r.identity.allegiance() {
+		if _, known := r.member(hello.GetReplicaId()); known || len(r.Members()) == 0 {
+			return nil
+		}
 	}
 	return status.Errorf(codes.PermissionDenied, "%s is not a member of cluster %s", hello.GetReplicaId(), r.identity.allegiance())
 }

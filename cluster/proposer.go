@@ -112,15 +112,36 @@ func (p *proposer) start(ctx context.Context, command *slimcppb.Command) (fsm.Re
 	return p.await(ctx, &proposal{encoded: encoded, leaderStart: true})
 }
 
+// checkCommand refuses what must not enter the log: applied, it would stop every
+// replica that does not know it, at each start again.
+func (p *proposer) checkCommand(command *slimcppb.Command) error {
+	if command.GetPayload() == nil {
+		return fmt.Errorf("%w: it has no payload that this version knows", ErrInvalidCommand)
+	}
+	if usable := max(1, p.store.View().ActiveSchema()); command.GetSchema() > usable {
+		return fmt.Errorf("%w: it needs schema %d, the cluster uses %d", ErrInvalidCommand, command.GetSchema(), usable)
+	}
+	return nil
+}
+
+// checkForwarded is checkCommand for what another replica has encoded. What only a
+// leader proposes is never forwarded (protocol X1).
+func (p *proposer) checkForwarded(encoded []byte) error {
+	command := &slimcppb.Command{}
+	if err := proto.Unmarshal(encoded, command); err != nil {
+		return fmt.Errorf("%w: it cannot be read", ErrInvalidCommand)
+	}
+	if command.GetTerm() != 0 {
+		return fmt.Errorf("%w: it was decided by the leader of term %d and forwarded", ErrInvalidCommand, command.GetTerm())
+	}
+	return p.checkCommand(command)
+}
+
 // encode checks and encodes a command. Generation and schema are filled in if
 // they are missing.
 func (p *proposer) encode(command *slimcppb.Command) ([]byte, error) {
-	if command.GetPayload() == nil {
-		return nil, fmt.Errorf("%w: it has no payload", ErrInvalidCommand)
-	}
-	if command.GetSchema() > fsm.SchemaVersion {
-		// Applied, it would stop every replica of this version.
-		return nil, fmt.Errorf("%w: it needs schema %d, this binary knows %d", ErrInvalidCommand, command.GetSchema(), fsm.SchemaVersion)
+	if err := p.checkCommand(command); err != nil {
+		return nil, err
 	}
 	encoded, err := proto.Marshal(command)
 	if err != nil {

@@ -29,7 +29,11 @@ func (s service) Propose(ctx context.Context, request *slimcppb.ProposeRequest) 
 	}
 	var waiting sync.WaitGroup
 	for i, encoded := range request.GetCommands() {
-		if err := s.leads(); err != nil {
+		err := s.leads()
+		if err == nil {
+			err = s.proposer.checkForwarded(encoded)
+		}
+		if err != nil {
 			outcomes[i] = outcome{err: err}.proto()
 			continue
 		}

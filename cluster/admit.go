@@ -89,12 +89,16 @@ func (r *Replica) unmask(ctx context.Context, hello *slimcppb.Hello) error {
 }
 
 // refused takes a refusal by another replica that ends this one's life. Only a
-// replica of the same cluster can give it.
+// replica of the same cluster can give it. One that knows a leader is a member: who
+// says that it was removed was itself made a cluster of its own by a recovery.
 func (r *Replica) refused(answer *slimcppb.HelloAnswer, err error) {
 	if answer.GetClusterId() == "" || answer.GetClusterId() != r.identity.allegiance() {
 		return
 	}
 	switch {
+	case errors.Is(err, peer.ErrRemoved) && r.leaderID() != "":
+		r.logger.Error("a replica says that this one was removed, and its leader does not", "replica", answer.GetReplicaId(),
+			"leader", r.leaderID())
 	case errors.Is(err, peer.ErrRemoved):
 		r.fail(fmt.Errorf("%w: %w", ErrRemoved, err))
 	case errors.Is(err, peer.ErrDuplicate):

@@ -43,6 +43,9 @@ var (
 	// ErrTransferStuck: the Raft library refuses every write. The process has to
 	// start again.
 	ErrTransferStuck = errors.New("the leader is stuck in a transfer of its leadership")
+	// ErrRestoreOpen: this replica has a restored state, and whether it becomes the
+	// cluster's is not known. The process has to start again, which settles it.
+	ErrRestoreOpen = errors.New("a restore did not reach a majority")
 	// ErrWorkStuck: the leader's work of an earlier leadership does not end. The
 	// process has to start again.
 	ErrWorkStuck = errors.New("the leader's work of an earlier leadership does not end")

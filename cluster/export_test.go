@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -73,6 +74,11 @@ func (o Options) Without(change func(*Remedies)) Options {
 func WithoutMainLoopHeartbeats(r *Remedies) { r.mainLoopHeartbeats = true }
 func WithoutSingleFlight(r *Remedies)       { r.singleFlight = true }
 func WithoutReadConfirmation(r *Remedies)   { r.readConfirmation = true }
+
+// RestoreMark returns what a restore that begins now notes on the disk.
+func (r *Replica) RestoreMark() []byte {
+	return fmt.Appendf(nil, `{"term":%d,"last_index":%d}`, r.raft.CurrentTerm(), r.raft.LastIndex())
+}
 
 // Raft returns the library's replica.
 func (r *Replica) Raft() *raft.Raft { return r.raft }

@@ -103,6 +103,9 @@ func Open(ctx context.Context, options Options, store *fsm.Store, logger hclog.L
 	if err != nil {
 		return nil, err
 	}
+	if err := storage.settleRestore(options.DataDir, logger); err != nil {
+		return nil, errors.Join(err, storage.close())
+	}
 	r := newReplica(options, store, storage, logger)
 	elections := make(chan bool, 1)
 	config := raftConfig(options, r.ReplicaID(), elections, raftLogger)

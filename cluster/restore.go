@@ -82,7 +82,7 @@ func (r *Replica) RestoreSnapshot(ctx context.Context, file io.Reader, force boo
 	if err != nil {
 		return fsm.SnapshotInfo{}, err
 	}
-	return info, r.install(ctx, rewritten, info)
+	return info, r.install(rewritten, info)
 }
 
 // receive is stage for a reader that may block for ever.
@@ -143,9 +143,10 @@ func discard(file *os.File) {
 	_ = os.Remove(file.Name())
 }
 
-// install hands a rewritten snapshot to Raft. When the outcome is not known the
-// state may still change.
-func (r *Replica) install(ctx context.Context, file *os.File, info fsm.SnapshotInfo) error {
+// install hands a rewritten snapshot to Raft. It goes on when its caller is gone:
+// work must not begin again before it is known whether the restore is the state. It
+// ends when the library has it on a majority or leads no more.
+func (r *Replica) install(file *os.File, info fsm.SnapshotInfo) error {
 	size, err := file.Seek(0, io.SeekEnd)
 	if err != nil {
 		return err
@@ -154,20 +155,32 @@ func (r *Replica) install(ctx context.Context, file *os.File, info fsm.SnapshotI
 		return err
 	}
 	r.logger.Warn("restoring a snapshot", "generation", info.Generation, "index", info.Index, "bytes", size)
-	ctx, cancel := context.WithTimeout(ctx, restoreTimeout)
-	defer cancel()
-	err = r.calls.await(ctx, func() error {
-		return r.raft.Restore(&raft.SnapshotMeta{
+	return r.calls.await(context.Background(), func() error {
+		return r.installMarked(&raft.SnapshotMeta{
 			Version: raft.SnapshotVersionMax, Index: info.Index, Term: info.Term, Size: size,
-		}, file, restoreTimeout)
+		}, file, info.Generation)
 	})
-	switch {
-	case err == nil:
-		return nil
-	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrEnqueueTimeout):
-		return fmt.Errorf("%w: nothing was restored", ErrNoLeader)
+}
+
+// installMarked returns when a quorum has the restored state. When this replica has
+// it and whether the others get it is open, it stops: at its next start the restore
+// is dropped, unless the others have it (see openRestore).
+func (r *Replica) installMarked(meta *raft.SnapshotMeta, file io.Reader, generation uint64) error {
+	if err := r.markRestore(); err != nil {
+		return err
 	}
-	return &UnknownOutcomeError{Cause: fmt.Errorf("restore: %w", err)}
+	err := r.raft.Restore(meta, file, restoreTimeout)
+	if err != nil && r.store.View().Generation() == generation {
+		r.fail(fmt.Errorf("%w: %w", ErrRestoreOpen, err))
+		return &UnknownOutcomeError{Cause: fmt.Errorf("restore: %w", err)}
+	}
+	if unmarked := unmarkRestore(r.options.DataDir); unmarked != nil {
+		r.fail(fmt.Errorf("%w: %w", ErrStoreFailed, unmarked))
+	}
+	if err != nil {
+		return fmt.Errorf("%w: nothing was restored: %w", ErrNoLeader, err)
+	}
+	return nil
 }
 
 // readerWithContext fails once its context has ended.

@@ -1,14 +1,18 @@
 package cluster_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/hashicorp/raft"
 
 	"github.com/slim-cp/slim-cp/cluster"
 )
@@ -77,5 +81,111 @@ func TestStartRemovesWhatARestoreLeftBehind(t *testing.T) {
 	start(t, cluster.Options{DataDir: dir})
 	if _, err := os.Stat(left); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("it is still there: %v", err)
+	}
+}
+
+// withoutSnapshots is a transport over which no snapshot reaches the others.
+type withoutSnapshots struct {
+	cluster.PeerTransport
+}
+
+func (withoutSnapshots) InstallSnapshot(raft.ServerID, raft.ServerAddress, *raft.InstallSnapshotRequest, *raft.InstallSnapshotResponse, io.Reader) error {
+	return errors.New("cut off")
+}
+
+// A leader that is cut off after it has the restored state, and before anybody else
+// has it, would hold a log that no later leader's fits behind.
+func TestRestoreThatReachedNobodyIsDropped(t *testing.T) {
+	t.Parallel()
+	e := newEnsemble(t)
+	e.start("a", func(o *cluster.Options) {
+		*o = o.WithTransport(func(t cluster.PeerTransport) cluster.PeerTransport { return withoutSnapshots{t} })
+	})
+	e.start("b")
+	e.start("c")
+	e.unite("a", "b", "c")
+	e.waitVoters("a", "b", "c")
+	e.transfer("a")
+	a := e.replicas["a"]
+	var saved bytes.Buffer
+	if _, err := a.SaveSnapshot(t.Context(), &saved); err != nil {
+		t.Fatal(err)
+	}
+	propose(t, a, register(1))
+	generation := a.View().Generation()
+	outcome := make(chan error, 1)
+	go func() {
+		_, err := a.RestoreSnapshot(t.Context(), bytes.NewReader(saved.Bytes()), false)
+		outcome <- err
+	}()
+	eventually(t, "a has the restored state", func() bool { return a.View().Generation() != generation })
+	e.network.isolate("a", true)
+	if err := <-outcome; !errors.Is(err, cluster.ErrUnknownOutcome) {
+		t.Errorf("the operator was told %v", err)
+	}
+	waitDone(t, a)
+	if !errors.Is(a.Err(), cluster.ErrRestoreOpen) {
+		t.Errorf("a stopped with %v", a.Err())
+	}
+	e.kill("a")
+	propose(t, e.replicas["b"], register(2))
+	e.network.isolate("a", false)
+	a = e.start("a")
+	last := propose(t, e.replicas["b"], register(3))
+	if !reaches(a, last.Index, patience) {
+		t.Fatal("a does not follow")
+	}
+	if view := a.View(); view.Generation() != generation || !hasNode(view, 1) || !hasNode(view, 2) || !hasNode(view, 3) {
+		t.Errorf("generation %d after %d, nodes %v", view.Generation(), generation, nodeIDs(view))
+	}
+	e.transfer("a")
+	propose(t, a, register(4))
+}
+
+// A process that dies right after a restore cannot know any more whether the others
+// have it. What they have it gets back.
+func TestRestoreThatReachedTheOthersStays(t *testing.T) {
+	t.Parallel()
+	for name, written := range map[string]bool{"and nothing more": false, "and what a later leader wrote": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := newEnsemble(t)
+			e.form("a", "b", "c")
+			e.transfer("a")
+			a := e.replicas["a"]
+			propose(t, a, register(1))
+			var saved bytes.Buffer
+			if _, err := a.SaveSnapshot(t.Context(), &saved); err != nil {
+				t.Fatal(err)
+			}
+			propose(t, a, register(2))
+			mark := a.RestoreMark()
+			restored, err := a.RestoreSnapshot(t.Context(), bytes.NewReader(saved.Bytes()), false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if written {
+				e.transfer("b")
+				last := propose(t, e.replicas["b"], register(3))
+				reaches(a, last.Index, patience)
+			}
+			e.kill("a")
+			file := filepath.Join(e.dirs["a"], "restoring.json")
+			if _, err := os.Stat(file); !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("the restore is over and still marked: %v", err)
+			}
+			if err := os.WriteFile(file, mark, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			a = e.start("a")
+			last := propose(t, e.replicas["b"], register(4))
+			if !reaches(a, last.Index, patience) {
+				t.Fatal("a does not follow")
+			}
+			view := a.View()
+			if view.Generation() != restored.Generation || !hasNode(view, 1) || hasNode(view, 2) || hasNode(view, 3) != written {
+				t.Errorf("generation %d, nodes %v", view.Generation(), nodeIDs(view))
+			}
+		})
 	}
 }

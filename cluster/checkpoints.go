@@ -2,9 +2,15 @@ package cluster
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -18,6 +24,11 @@ const (
 	// checkpointSettle is how long after a checkpoint the leader asks for the
 	// hashes.
 	checkpointSettle = 2 * time.Second
+	// stepAsidePause is the wait before a replica that must not lead tries again to
+	// hand over.
+	stepAsidePause = time.Second
+	// stepAsideTries are all it makes; then it stops, and the others elect.
+	stepAsideTries = 5
 	// keptCheckpoints are remembered.
 	keptCheckpoints = 4
 )
@@ -69,14 +80,61 @@ func (r *Replica) Distrusted() string {
 	return r.checkpoints.distrusted
 }
 
+// distrustedFile keeps the verdict in the data directory: a restart does not make a
+// state right.
+const distrustedFile = "distrusted"
+
+// distrust takes this replica out of service, for as long as it has this data
+// directory.
 func (r *Replica) distrust(reason string) {
 	r.checkpoints.mu.Lock()
 	first := r.checkpoints.distrusted == ""
 	r.checkpoints.distrusted = reason
 	r.checkpoints.mu.Unlock()
-	if first {
-		r.logger.Error("this replica is out of service: remove it, set its data directory aside and let it join anew", "reason", reason)
+	if !first {
+		return
 	}
+	r.logger.Error("this replica is out of service: remove it, set its data directory aside and let it join anew", "reason", reason)
+	if err := writeDurably(filepath.Join(r.options.DataDir, distrustedFile), []byte(reason+"\n")); err != nil {
+		r.logger.Error("the verdict on this replica's state could not be kept", "error", err)
+	}
+	r.readiness.poke()
+}
+
+// loadVerdict reads what distrust kept.
+func (c *checkpoints) loadVerdict(dataDir string) error {
+	if dataDir == "" {
+		return nil
+	}
+	reason, err := os.ReadFile(filepath.Join(dataDir, distrustedFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrDataDir, err)
+	}
+	c.distrusted = cmp.Or(strings.TrimSpace(string(reason)), "its verdict is empty")
+	return nil
+}
+
+// stepAside has a leader whose state is not to be used hand over, as often as it is
+// elected.
+func (r *Replica) stepAside(ctx context.Context) {
+	for range stepAsideTries {
+		err := r.calls.await(ctx, func() error { return r.raft.LeadershipTransfer().Error() })
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil {
+			r.logger.Error("a leader with a wrong state could not hand over", "error", err)
+		}
+		select {
+		case <-time.After(stepAsidePause):
+		case <-ctx.Done():
+			return
+		}
+	}
+	r.fail(fmt.Errorf("%w: it must not lead", ErrTransferStuck))
 }
 
 // Distrust is told to a replica whose state differs from that of the majority.
@@ -196,8 +254,9 @@ func (r *Replica) expose(ctx context.Context, state stateOf) {
 	reason := fmt.Sprintf("the state of %s differs from that of a majority", state.member.ReplicaID)
 	if state.member.ReplicaID == r.ReplicaID() {
 		r.distrust(reason)
-		if _, err := r.TransferLeadership(ctx, ""); err != nil {
-			r.logger.Error("a leader with a wrong state could not hand over", "error", err)
+		if _, term := r.Leadership(); term != 0 {
+			r.leadership.suspend(term)
+			r.leadership.resume() // openLeadership steps aside
 		}
 		return
 	}

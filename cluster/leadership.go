@@ -228,6 +228,10 @@ func (r *Replica) lead(ctx context.Context) {
 func (r *Replica) openLeadership(ctx context.Context) (term uint64, ok bool) {
 	began := time.Now()
 	for {
+		if r.Distrusted() != "" {
+			r.stepAside(ctx)
+			return 0, false
+		}
 		term, err := r.tryOpenLeadership(ctx)
 		if err == nil {
 			r.logger.Info("leading", "term", term)

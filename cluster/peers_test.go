@@ -339,6 +339,33 @@ func TestDivergedReplicaIsTakenOutOfService(t *testing.T) {
 	if leader := e.leader(); leader == "c" {
 		t.Error("the odd one out leads")
 	}
+	// A restart does not make its state right.
+	e.transfer("a")
+	e.kill("c")
+	c := e.start("c", often)
+	if c.Distrusted() == "" {
+		t.Error("after a restart it is in service")
+	}
+	if view, err := c.Read(t.Context()); !errors.Is(err, cluster.ErrNoLeader) {
+		t.Errorf("it reads %v, %v", nodeIDs(view), err)
+	}
+	// Elected, it leads nobody and hands over.
+	eventually(t, "it is elected", func() bool {
+		err := e.replicas["a"].Raft().LeadershipTransferToServer(raft.ServerID(c.ReplicaID()), "c:1").Error()
+		return err == nil
+	})
+	eventually(t, "another one leads", func() bool {
+		if leading, _ := c.Leadership(); leading {
+			t.Fatal("the odd one out leads")
+		}
+		for _, name := range []string{"a", "b"} {
+			if leading, _ := e.replicas[name].Leadership(); leading {
+				return true
+			}
+		}
+		return false
+	})
+	propose(t, e.replicas["b"], register(2))
 }
 
 func TestStatusOfALoneReplica(t *testing.T) {

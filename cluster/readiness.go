@@ -86,8 +86,11 @@ func (r *Replica) LeaderKnown() (known bool, since time.Time) {
 
 // Ready reports whether a leader is known and this replica has applied the log
 // up to that leader's LeaderStarted, and once since it started all that a leader
-// had.
+// had. One whose state is not to be used never is.
 func (r *Replica) Ready() bool {
+	if r.Distrusted() != "" {
+		return false
+	}
 	switch r.leaderID() {
 	case "":
 		return false

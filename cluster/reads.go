@@ -31,6 +31,9 @@ func (r *Replica) Read(ctx context.Context) (*fsm.View, error) {
 	ctx, cancel := withDeadline(ctx)
 	defer cancel()
 	for {
+		if reason := r.Distrusted(); reason != "" {
+			return nil, fmt.Errorf("%w here: this replica is out of service: %s", ErrNoLeader, reason)
+		}
 		if err := r.WaitReady(ctx); err != nil {
 			if ctx.Err() != nil {
 				err = fmt.Errorf("%w: %w", ErrNoLeader, err)

@@ -107,6 +107,9 @@ func Open(ctx context.Context, options Options, store *fsm.Store, logger hclog.L
 		return nil, errors.Join(err, storage.close())
 	}
 	r := newReplica(options, store, storage, logger)
+	if err := r.checkpoints.loadVerdict(options.DataDir); err != nil {
+		return nil, errors.Join(err, storage.close())
+	}
 	elections := make(chan bool, 1)
 	config := raftConfig(options, r.ReplicaID(), elections, raftLogger)
 	if err = ctx.Err(); err == nil {

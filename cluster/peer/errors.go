@@ -1,8 +1,11 @@
 package peer
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
+	"syscall"
 
 	"github.com/slim-cp/slim-cp/proto/slimcp/v1"
 )
@@ -22,6 +25,9 @@ var (
 	// ErrClosed: the port is closed.
 	ErrClosed = errors.New("cluster port is closed")
 )
+
+// errEvicted: a connection was closed before its hello to make room for others.
+var errEvicted = errors.New("it was slow, and others came")
 
 // refusals maps what is refused on the wire to errors, one to one.
 var refusals = map[slimcppb.Refusal]error{
@@ -63,3 +69,54 @@ type refusedError struct {
 
 func (e *refusedError) Error() string { return e.text }
 func (e *refusedError) Unwrap() error { return e.kind }
+
+// strangerError: the other side speaks, but not this protocol.
+type strangerError struct {
+	head [8]byte // what it said first
+}
+
+func (e *strangerError) Error() string {
+	if e.usesTLS() {
+		return "it speaks TLS"
+	}
+	return fmt.Sprintf("it says %q", e.head[:])
+}
+
+// usesTLS reports whether what came is a TLS record: an alert or a handshake.
+func (e *strangerError) usesTLS() bool {
+	return (e.head[0] == 0x15 || e.head[0] == 0x16) && e.head[1] == 3
+}
+
+// hungUp reports whether an error is only that the other side is gone.
+func hungUp(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+}
+
+// explainHandshake says why there is no TLS with an address.
+func explainHandshake(address string, err error) error {
+	var plain tls.RecordHeaderError
+	switch {
+	case errors.As(err, &plain):
+		return fmt.Errorf("%s is not the cluster port of a slim-cp replica with TLS: %w", address, err)
+	case hungUp(err):
+		return fmt.Errorf("%s hung up; it may not use TLS as this replica does, or not be the cluster port of a slim-cp replica: %w", address, err)
+	}
+	return fmt.Errorf("%s: %w", address, err)
+}
+
+// explainHello says why an address did not answer the hello.
+func explainHello(address string, secured bool, err error) error {
+	var stranger *strangerError
+	switch {
+	case errors.As(err, &stranger) && stranger.usesTLS():
+		return fmt.Errorf("%s uses TLS, and this replica does not: %w", address, err)
+	case errors.As(err, &stranger):
+		return fmt.Errorf("%s is not the cluster port of a slim-cp replica: %w", address, err)
+	case hungUp(err) && secured:
+		return fmt.Errorf("%s hung up; it may not be the cluster port of a slim-cp replica: %w", address, err)
+	case hungUp(err):
+		return fmt.Errorf("%s hung up; it may use TLS, unlike this replica, or not be the cluster port of a slim-cp replica: %w", address, err)
+	}
+	return fmt.Errorf("%s: %w", address, err)
+}

@@ -2,7 +2,6 @@ package peer
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"io"
 
@@ -19,9 +18,6 @@ const maxFrameBytes = 16 << 10
 // magic begins every hello, so that a stranger is told from a replica by its
 // first bytes.
 var magic = [4]byte{'s', 'c', 'p', '1'}
-
-// errStranger: the other side does not speak this protocol.
-var errStranger = errors.New("the other side is not a slim-cp replica")
 
 func writeFrame(w io.Writer, message proto.Message) error {
 	body, err := proto.Marshal(message)
@@ -40,18 +36,18 @@ func readFrame(r io.Reader, message proto.Message) error {
 		return err
 	}
 	if [4]byte(head[:4]) != magic {
-		return errStranger
+		return &strangerError{head: head}
 	}
 	size := binary.BigEndian.Uint32(head[4:])
 	if size > maxFrameBytes {
-		return fmt.Errorf("%w: its hello has %d bytes", errStranger, size)
+		return fmt.Errorf("a hello of %d bytes, at most %d are accepted", size, maxFrameBytes)
 	}
 	body := make([]byte, size)
 	if _, err := io.ReadFull(r, body); err != nil {
 		return err
 	}
 	if err := proto.Unmarshal(body, message); err != nil {
-		return fmt.Errorf("%w: %w", errStranger, err)
+		return fmt.Errorf("damaged hello: %w", err)
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package peer
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -17,14 +18,19 @@ import (
 )
 
 const (
-	// helloTimeout bounds TLS and the hello of an accepted connection.
-	helloTimeout = 5 * time.Second
-	// maxHellos bounds the connections that have not said hello yet; more are
-	// closed at once.
-	maxHellos = 256
+	// helloTimeout bounds TLS and the hello of an accepted connection. Who dials
+	// says both at once; Raft's own calls give up after 1 s.
+	helloTimeout = 2 * time.Second
+	// answerTimeout bounds the judgement of a hello, which may ask another replica,
+	// and the answer.
+	answerTimeout = 3 * time.Second
+	// dialTimeout bounds the whole of a connection that is dialled.
+	dialTimeout = helloTimeout + answerTimeout
 	// acceptPause is the wait after the listener failed for a passing reason, such
 	// as too many open files.
 	acceptPause = 50 * time.Millisecond
+	// crowdedPause is the least time between two lines about a full lobby.
+	crowdedPause = time.Minute
 )
 
 // Options configure a Port. TLS is mutual: the server's configuration has to ask
@@ -52,7 +58,7 @@ type Port struct {
 	options Options
 	raft    *incoming
 	rpc     *incoming
-	hellos  chan struct{} // one token for each hello under way
+	lobby   *lobby
 
 	closing context.Context // ends with Close
 	close   context.CancelFunc
@@ -69,7 +75,7 @@ func NewPort(options Options) *Port {
 	if options.Dial == nil {
 		options.Dial = (&net.Dialer{}).DialContext
 	}
-	p := &Port{options: options, hellos: make(chan struct{}, maxHellos), open: map[*Conn]struct{}{}}
+	p := &Port{options: options, lobby: newLobby(), open: map[*Conn]struct{}{}}
 	p.closing, p.close = context.WithCancel(context.Background())
 	p.raft, p.rpc = newIncoming(p), newIncoming(p)
 	p.running.Go(p.accept)
@@ -86,19 +92,29 @@ func (p *Port) Close() error {
 	p.mu.Lock()
 	conns := slices.Collect(maps.Keys(p.open))
 	p.mu.Unlock()
+	var closing sync.WaitGroup // TLS says goodbye, which takes 5 s if nobody reads
 	for _, conn := range conns {
-		_ = conn.Close()
+		closing.Go(func() { _ = conn.Close() })
 	}
+	closing.Wait()
 	return err
 }
 
-// track notes a connection until it is closed.
-func (p *Port) track(conn net.Conn, hello *slimcppb.Hello) *Conn {
+// track notes a connection until it is closed. It closes it if the port is
+// closed.
+func (p *Port) track(conn net.Conn, hello *slimcppb.Hello) (*Conn, error) {
 	tracked := &Conn{Conn: conn, port: p, peer: hello}
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.open[tracked] = struct{}{}
-	return tracked
+	closed := p.closing.Err() != nil // Close looks for open connections after that
+	if !closed {
+		p.open[tracked] = struct{}{}
+	}
+	p.mu.Unlock()
+	if closed {
+		_ = conn.Close()
+		return nil, ErrClosed
+	}
+	return tracked, nil
 }
 
 func (p *Port) untrack(conn *Conn) {
@@ -112,6 +128,7 @@ func (p *Port) untrack(conn *Conn) {
 func (p *Port) RPC() net.Listener { return p.rpc }
 
 func (p *Port) accept() {
+	var told time.Time // that the lobby is full
 	for {
 		conn, err := p.options.Listener.Accept()
 		switch {
@@ -126,53 +143,96 @@ func (p *Port) accept() {
 			}
 			continue
 		}
-		select {
-		case p.hellos <- struct{}{}:
-			p.running.Go(func() {
-				p.welcome(conn)
-				<-p.hellos
-			})
-		default:
+		entry := p.admit(conn)
+		if entry.evicted != nil && time.Since(told) > crowdedPause {
+			told = time.Now()
+			p.options.Logger.Warn("too many connections on the cluster port have not said hello: the oldest ones are closed", "most_from", entry.evicted.class.host)
+		}
+		if entry.guest == nil {
 			_ = conn.Close()
+			continue
+		}
+		p.running.Go(func() { p.welcome(entry.guest) })
+	}
+}
+
+// admit lets a connection into the lobby. It may wait for that.
+func (p *Port) admit(conn net.Conn) admission {
+	for {
+		entry := p.lobby.enter(conn)
+		if entry.wait == 0 {
+			return entry
+		}
+		select {
+		case <-time.After(entry.wait):
+		case <-p.closing.Done():
+			return admission{}
 		}
 	}
 }
 
-// welcome takes a connection's hello and hands the connection to who serves its
-// kind.
-func (p *Port) welcome(conn net.Conn) {
-	ctx, cancel := context.WithTimeout(p.closing, helloTimeout)
-	defer cancel()
-	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
-	secured, hello, err := p.listenTo(ctx, conn)
-	if !stop() && err == nil {
-		err = ctx.Err()
+// welcome takes a connection's hello, answers it, and hands the connection to who
+// serves its kind.
+func (p *Port) welcome(guest *guest) {
+	conn, hello, err := p.hear(guest)
+	if err == nil {
+		err = within(p.closing, answerTimeout, guest, func(ctx context.Context) error { return p.answer(ctx, conn, hello) })
+	}
+	if !p.lobby.leave(guest) {
+		err = errEvicted
 	}
 	if err != nil {
-		_ = conn.Close()
-		p.options.Logger.Debug("connection on the cluster port was refused", "from", conn.RemoteAddr().String(), "reason", err)
+		_ = guest.Close()
+		p.options.Logger.Debug("connection on the cluster port was refused", "from", guest.RemoteAddr().String(), "reason", err)
+		return
+	}
+	tracked, err := p.track(conn, hello)
+	if err != nil {
 		return
 	}
 	queue := p.rpc
 	if hello.GetKind() == slimcppb.ConnectionKind_CONNECTION_KIND_RAFT {
 		queue = p.raft
 	}
-	queue.put(p.track(secured, hello))
+	queue.put(tracked)
 }
 
-// listenTo reads and answers a hello.
-func (p *Port) listenTo(ctx context.Context, conn net.Conn) (net.Conn, *slimcppb.Hello, error) {
-	if p.options.ServerTLS != nil {
-		secured := tls.Server(conn, p.options.ServerTLS)
-		if err := secured.HandshakeContext(ctx); err != nil {
-			return nil, nil, err
+// within does something on a connection, which it closes if that lasts too long or
+// the context ends.
+func within(ctx context.Context, limit time.Duration, conn net.Conn, do func(ctx context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	err := do(ctx)
+	if !stop() {
+		err = cmp.Or(ctx.Err(), err)
+	}
+	return err
+}
+
+// hear returns the hello of a guest, and the connection behind it.
+func (p *Port) hear(guest *guest) (net.Conn, *slimcppb.Hello, error) {
+	conn, hello := guest.Conn, &slimcppb.Hello{}
+	err := within(p.closing, helloTimeout, guest, func(ctx context.Context) error {
+		if p.options.ServerTLS == nil {
+			return readFrame(guest, hello)
 		}
+		secured := tls.Server(guest, p.options.ServerTLS)
 		conn = secured
+		if err := secured.HandshakeContext(ctx); err != nil {
+			return err
+		}
+		p.lobby.advance(guest, verified)
+		return readFrame(conn, hello)
+	})
+	if err == nil {
+		p.lobby.advance(guest, verified)
 	}
-	hello := &slimcppb.Hello{}
-	if err := readFrame(conn, hello); err != nil {
-		return nil, nil, err
-	}
+	return conn, hello, err
+}
+
+// answer says whether a connection stands. The error is nil if it does.
+func (p *Port) answer(ctx context.Context, conn net.Conn, hello *slimcppb.Hello) error {
 	refusal := p.judge(ctx, hello)
 	own := p.options.Hello()
 	answer := &slimcppb.HelloAnswer{
@@ -183,9 +243,9 @@ func (p *Port) listenTo(ctx context.Context, conn net.Conn) (net.Conn, *slimcppb
 		answer.Refusal, answer.Reason = refusalOf(refusal), refusal.Error()
 	}
 	if err := writeFrame(conn, answer); err != nil {
-		return nil, nil, err
+		return err
 	}
-	return conn, hello, refusal
+	return refusal
 }
 
 func (p *Port) judge(ctx context.Context, hello *slimcppb.Hello) error {
@@ -202,18 +262,35 @@ func (p *Port) judge(ctx context.Context, hello *slimcppb.Hello) error {
 // connection; one of this package's errors if it was refused. Names are resolved
 // each time.
 func (p *Port) Dial(ctx context.Context, kind slimcppb.ConnectionKind, address string) (net.Conn, *slimcppb.HelloAnswer, error) {
-	ctx, cancel := context.WithTimeout(ctx, helloTimeout)
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	defer context.AfterFunc(p.closing, cancel)()
+	conn, answer, err := p.reach(ctx, kind, address)
+	switch {
+	case err == nil:
+		tracked, err := p.track(conn, nil)
+		if err != nil {
+			return nil, nil, err
+		}
+		return tracked, answer, nil
+	case p.closing.Err() != nil:
+		err = ErrClosed
+	}
+	return nil, answer, err
+}
+
+// reach opens a connection and says hello.
+func (p *Port) reach(ctx context.Context, kind slimcppb.ConnectionKind, address string) (net.Conn, *slimcppb.HelloAnswer, error) {
 	conn, err := p.options.Dial(ctx, "tcp", address)
 	if err != nil {
 		return nil, nil, err
 	}
-	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
-	secured, answer, err := p.introduce(ctx, conn, kind, address)
-	if !stop() && err == nil {
-		err = ctx.Err()
-	}
+	var secured net.Conn
+	var answer *slimcppb.HelloAnswer
+	err = within(ctx, dialTimeout, conn, func(ctx context.Context) (err error) {
+		secured, answer, err = p.introduce(ctx, conn, kind, address)
+		return err
+	})
 	if err != nil {
 		_ = conn.Close()
 		if ctx.Err() != nil {
@@ -221,38 +298,39 @@ func (p *Port) Dial(ctx context.Context, kind slimcppb.ConnectionKind, address s
 		}
 		return nil, answer, err
 	}
-	return p.track(secured, nil), answer, nil
+	return secured, answer, nil
 }
 
 func (p *Port) introduce(ctx context.Context, conn net.Conn, kind slimcppb.ConnectionKind, address string) (net.Conn, *slimcppb.HelloAnswer, error) {
 	if p.options.ClientTLS != nil {
 		config := p.options.ClientTLS.Clone()
 		if config.ServerName == "" {
-			config.ServerName = hostOf(address)
+			config.ServerName = nameOf(address)
 		}
 		secured := tls.Client(conn, config)
 		if err := secured.HandshakeContext(ctx); err != nil {
-			return nil, nil, fmt.Errorf("%s: %w", address, err)
+			return nil, nil, explainHandshake(address, err)
 		}
 		conn = secured
 	}
 	hello := p.options.Hello()
 	hello.Protocol, hello.Kind = Protocol, kind
-	if err := writeFrame(conn, hello); err != nil {
-		return nil, nil, fmt.Errorf("%s: %w", address, err)
-	}
 	answer := &slimcppb.HelloAnswer{}
-	if err := readFrame(conn, answer); err != nil {
-		return nil, nil, fmt.Errorf("%s: %w", address, err)
+	err := writeFrame(conn, hello)
+	if err == nil {
+		err = readFrame(conn, answer)
 	}
-	err := refused(answer, address)
 	if err != nil {
+		return nil, nil, explainHello(address, p.options.ClientTLS != nil, err)
+	}
+	if err = refused(answer, address); err != nil {
 		p.options.Refused(answer, err)
 	}
 	return conn, answer, err
 }
 
-func hostOf(address string) string {
+// nameOf returns the name that a server's certificate has to hold.
+func nameOf(address string) string {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
 		return address

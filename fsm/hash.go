@@ -13,7 +13,7 @@ import (
 // HashVersion is the version of what Hash computes. It changes with the encoding
 // below, and with every field that a record gains. Only hashes of one version can
 // be compared.
-const HashVersion = 1
+const HashVersion = 2
 
 // Hash returns a hash of the whole state: every value of meta, the fleet
 // configuration and every record. Replicas that applied the same log have the same
@@ -275,6 +275,7 @@ func (h *hasher) request(r requestByAge) {
 	h.uint(r.epoch)
 	h.string(r.errorName)
 	h.string(r.errorText)
+	h.uint(r.payload)
 }
 
 func (h *hasher) fleet(f *slimcppb.FleetConfig) {

@@ -121,6 +121,8 @@ func (a *applier) holdReplica(command *slimcppb.HoldReplica) Result {
 }
 
 // removeReplica bars the id of a replica and ends its sessions: nobody else would.
+// Its process may live, and has yet to send its nodes elsewhere: they get the time of
+// those of a replica that drains (protocol D2).
 func (a *applier) removeReplica(command *slimcppb.RemoveReplica) Result {
 	id := command.GetReplicaId()
 	if a.ReplicaRemoved(id) {
@@ -131,13 +133,19 @@ func (a *applier) removeReplica(command *slimcppb.RemoveReplica) Result {
 		return Result{Err: err}
 	}
 	a.setReplica(Replica{ID: id, Name: replica.Name, Address: replica.Address, Version: replica.Version, Removed: true})
-	a.endSessions(id, func(string) bool { return true })
+	a.endSessionsFor(id, slimcppb.LossReason_LOSS_REASON_DRAINING, func(string) bool { return true })
 	return Result{}
 }
 
-// endSessions ends the sessions of those boots of a replica that are over, and
-// forgets which of theirs ended before.
+// endSessions ends the sessions of those boots of a replica that are over: their
+// streams have ended.
 func (a *applier) endSessions(replica string, over func(boot string) bool) {
+	a.endSessionsFor(replica, slimcppb.LossReason_LOSS_REASON_ENDED, over)
+}
+
+// endSessionsFor ends the sessions of those boots of a replica that are over, and
+// forgets which of theirs ended before.
+func (a *applier) endSessionsFor(replica string, reason slimcppb.LossReason, over func(boot string) bool) {
 	var ending []SessionName
 	for key := range a.sessions.from(sessionKey{name: SessionName{ReplicaID: replica}}) {
 		if key.name.ReplicaID != replica {
@@ -148,7 +156,7 @@ func (a *applier) endSessions(replica string, over func(boot string) bool) {
 		}
 	}
 	for _, name := range ending {
-		a.endSession(name, slimcppb.LossReason_LOSS_REASON_ENDED)
+		a.endSession(name, reason)
 	}
 	a.forgetEnded(replica, over)
 }

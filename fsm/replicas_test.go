@@ -98,7 +98,8 @@ func TestARemovedReplicaNeverComesBack(t *testing.T) {
 	h.refuse(removeReplicaCommand(""), ErrInvalid)
 }
 
-// Nobody reports the end of a removed replica's streams, so the removal ends them.
+// Nobody reports the end of a removed replica's streams, so the removal ends them, as
+// those of one that drains: its process may have them still.
 func TestTheSessionsOfARemovedReplicaEnd(t *testing.T) {
 	h := meshed(t)
 	kept := h.register("a", "n1")
@@ -114,7 +115,7 @@ func TestTheSessionsOfARemovedReplicaEnd(t *testing.T) {
 		node := h.node(id)
 		equal(t, "connected", node.Connected(), false)
 		equal(t, "last session", node.LastSession.Name, names[i])
-		equal(t, "reason", node.LastSession.Reason, slimcppb.LossReason_LOSS_REASON_ENDED)
+		equal(t, "reason", node.LastSession.Reason, slimcppb.LossReason_LOSS_REASON_DRAINING)
 	}
 	equal(t, "another replica's session", h.commandSession("a/n1"), kept)
 	for _, late := range []uint64{2, 3} {

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/cespare/xxhash/v2"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/slim-cp/slim-cp/proto/slimcp/v1"
 )
@@ -32,6 +33,8 @@ type request struct {
 	// errorName and errorText are those of the result's error.
 	errorName string
 	errorText string
+	// payload is the hash of what was asked for; 0: it is not known.
+	payload uint64
 }
 
 // requestByID and requestByAge are a request in the tables. What most comparisons
@@ -67,25 +70,43 @@ func lessRequestByAge(a, b requestByAge) bool {
 func (r *request) result() Result {
 	return Result{
 		Err: NamedError(r.errorName, r.errorText), Index: r.index,
-		NodeID: r.nodeID, LinkID: r.linkID, Epoch: r.epoch,
+		NodeID: r.nodeID, LinkID: r.linkID, Epoch: r.epoch, Repeated: true,
 	}
 }
 
+// payloadHash tells what commands ask for apart, whoever sent them and when. It is
+// never 0. The kind of the payload is in it: many kinds hold one name and no more.
+// Replicas of different builds must agree on it, and with it on how protobuf writes a
+// message: a release that does it otherwise shows in the golden files.
+func payloadHash(command *slimcppb.Command) uint64 {
+	payload := &slimcppb.Command{Payload: command.GetPayload()}
+	encoded, err := proto.MarshalOptions{Deterministic: true}.Marshal(payload)
+	if err != nil { // text that is not UTF-8, which no log entry can hold
+		return 1
+	}
+	return max(1, xxhash.Sum64(encoded))
+}
+
 // once runs a command that carries a request id, unless it was run before: then
-// the result is the first one's and nothing changes.
+// the result is the first one's and nothing changes. An id that came with another
+// payload is refused: that result would answer something else.
 func (a *applier) once(id string, run func() Result) Result {
 	if len(id) > MaxRequestIDBytes {
 		return Result{Err: fmt.Errorf("%w: request id of %d bytes, at most %d are accepted", ErrInvalid, len(id), MaxRequestIDBytes)}
 	}
 	a.expireRequests()
+	payload := payloadHash(a.command)
 	if known, ok := a.requests.get((&request{id: id}).byID()); ok {
+		if known.payload != 0 && known.payload != payload {
+			return Result{Err: fmt.Errorf("%w: request id %q was used for another change", ErrInvalid, id)}
+		}
 		return known.result()
 	}
 	result := run()
 	if keeps(result.Err) {
 		a.setRequest(&request{
 			id: id, index: a.index(), nodeID: result.NodeID, linkID: result.LinkID, epoch: result.Epoch,
-			errorName: ErrorName(result.Err), errorText: errorText(result.Err),
+			errorName: ErrorName(result.Err), errorText: errorText(result.Err), payload: payload,
 		})
 	}
 	return result
@@ -146,7 +167,7 @@ func (a *applier) expireRequests() {
 func (r *request) proto() *slimcppb.RequestRecord {
 	return &slimcppb.RequestRecord{
 		RequestId: r.id, Index: r.index, NodeId: r.nodeID, LinkId: r.linkID, Epoch: r.epoch,
-		ErrorName: r.errorName, Error: r.errorText,
+		ErrorName: r.errorName, Error: r.errorText, PayloadHash: r.payload,
 	}
 }
 
@@ -154,5 +175,6 @@ func requestFromProto(record *slimcppb.RequestRecord) *request {
 	return &request{
 		id: record.GetRequestId(), index: record.GetIndex(), nodeID: record.GetNodeId(), linkID: record.GetLinkId(),
 		epoch: record.GetEpoch(), errorName: record.GetErrorName(), errorText: record.GetError(),
+		payload: record.GetPayloadHash(),
 	}
 }

@@ -59,15 +59,36 @@ func TestARequestHasOneEffect(t *testing.T) {
 	h.must(requested(removeSegmentCommand("s"), "remove again"))
 	h.refuse(removeSegmentCommand("s"), ErrUnknownSegment)
 
-	results := h.apply(requested(segmentCommand("t"), "twice"), requested(segmentCommand("u"), "twice"))
+	results := h.apply(requested(segmentCommand("t"), "twice"), requested(segmentCommand("t"), "twice"))
 	sameResult(t, "in one entry", results[1], results[0])
-	equal(t, "the second one's segment", h.view().HasSegment("u"), false)
-	sameResult(t, "all it answered", h.apply(registerTwice(h, "register"))[0], h.must(registerTwice(h, "register")))
+	equal(t, "repeated", [2]bool{results[0].Repeated, results[1].Repeated}, [2]bool{false, true})
+	register := requested(registerCommand(h.sessionName(), "a", "n1", "a.test:1"), "register") // answered with several values
+	first = h.must(register)
+	sameResult(t, "all it answered", h.apply(requested(register, "register"))[0], first)
 }
 
-// registerTwice is a command whose result has several values.
-func registerTwice(h *history, id string) *slimcppb.Command {
-	return requested(registerCommand(h.sessionName(), "a", "n1", "a.test:1"), id)
+// An id that was used says nothing about another change: to be answered with the
+// first one's success would be a lie.
+func TestARequestIDIsForOneChange(t *testing.T) {
+	h := newHistory(t)
+	first := h.must(requested(segmentCommand("s"), "id"))
+	h.refuse(requested(segmentCommand("other"), "id"), ErrInvalid)
+	equal(t, "segment of the second", h.view().HasSegment("other"), false)
+	h.refuse(requested(removeSegmentCommand("s"), "id"), ErrInvalid) // encoded alike but for the kind
+	equal(t, "segment of the first", h.view().HasSegment("s"), true)
+	h.reopen()
+	h.refuse(requested(segmentCommand("other"), "id"), ErrInvalid)
+
+	// Who sent it, and when, makes no other change of it.
+	again := requested(segmentCommand("s"), "id")
+	again.Caller, again.Seed = &slimcppb.Caller{Identity: "operator", Address: "127.0.0.1:9"}, 99
+	sameResult(t, "by another caller", h.must(again), first)
+
+	// The record of a version that kept no hash is good for any payload.
+	known, _ := h.store.state.requests.get((&request{id: "id"}).byID())
+	known.request.payload = 0
+	h.reopen()
+	sameResult(t, "of an older version", h.must(requested(segmentCommand("other"), "id")), first)
 }
 
 // The caller sends the same request again after a result that says "not now".
@@ -89,7 +110,7 @@ func TestARequestThatWasNotDecidedIsNotRemembered(t *testing.T) {
 	empty.refuse(requested(initCommand("d"), "other init"), ErrInitialised)
 	early.Generation = 1
 	empty.must(early)
-	empty.must(requested(initCommand("d"), "init")) // is the first one
+	empty.must(requested(initCommand("c"), "init")) // is the first one
 
 	h.ofSchema(2)
 	newer := requested(segmentCommand("u"), "newer")

@@ -25,6 +25,9 @@ import (
 const (
 	snapshotMagic  = "SLIMCPS\x01"
 	snapshotFormat = 1
+	// snapshotBuffer is what writing or reading a snapshot holds of it, in bytes,
+	// beside the record at hand.
+	snapshotBuffer = 64 << 10
 	// maxFrame bounds a record, so that a damaged length is no allocation.
 	maxFrame = 64 << 20
 )
@@ -47,7 +50,7 @@ func (s *Snapshot) Index() uint64 { return s.tables.meta.Index }
 
 // Write writes the snapshot. It blocks as long as w does.
 func (s *Snapshot) Write(w io.Writer) error {
-	buffered := bufio.NewWriterSize(w, 1<<20)
+	buffered := bufio.NewWriterSize(w, snapshotBuffer)
 	out := &frameWriter{w: buffered, sum: sha256.New()}
 	out.raw([]byte(snapshotMagic))
 	t := &s.tables
@@ -169,7 +172,7 @@ func (s *Store) Restore(r io.Reader) error {
 func ReadSnapshot(r io.Reader) (*Snapshot, error) { return readSnapshot(r, SchemaVersion) }
 
 func readSnapshot(r io.Reader, known uint32) (*Snapshot, error) {
-	in := &frameReader{r: bufio.NewReaderSize(r, 1<<20), sum: sha256.New()}
+	in := &frameReader{r: bufio.NewReaderSize(r, snapshotBuffer), sum: sha256.New()}
 	magic := make([]byte, len(snapshotMagic))
 	if err := in.raw(magic); err != nil || string(magic) != snapshotMagic {
 		return nil, fmt.Errorf("%w: it does not begin like one", ErrSnapshot)

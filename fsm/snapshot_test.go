@@ -32,7 +32,7 @@ type target struct {
 	buffer *bufio.Reader
 }
 
-func newTarget(store *Store) target { return target{store, bufio.NewReaderSize(nil, 1<<20)} }
+func newTarget(store *Store) target { return target{store, bufio.NewReaderSize(nil, snapshotBuffer)} }
 
 // refuses checks that the store refuses a damaged snapshot and stays as it was.
 func (s target) refuses(t *testing.T, damaged []byte, what string) {

@@ -41,6 +41,8 @@ type Result struct {
 	Epoch  uint64
 	// LinkID answers ReplaceLink: the id of the new link, if there is one.
 	LinkID string
+	// Repeated: the command was delivered again, and this is the first one's result.
+	Repeated bool
 }
 
 // Store holds the state. Apply, Restore and Snapshot's start are called by one

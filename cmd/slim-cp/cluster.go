@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"runtime/debug"
 	"strings"
 	"time"
 
@@ -34,7 +33,7 @@ func clusterOptions(settings *config.Config) (cluster.Options, error) {
 		},
 		Peers: &cluster.Peers{
 			Advertise:       section.Advertise,
-			Version:         version(),
+			Version:         versionText(),
 			BootstrapExpect: section.BootstrapExpect,
 			Join:            section.Join,
 			Autopilot: cluster.Autopilot{
@@ -68,21 +67,6 @@ func (r *process) openReplica(ctx context.Context) error {
 		}
 	}
 	return err
-}
-
-// version is what the Go tool stamped into the binary.
-func version() string {
-	build, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "unknown"
-	}
-	text := build.Main.Version
-	for _, setting := range build.Settings {
-		if setting.Key == "vcs.revision" && !strings.Contains(text, setting.Value[:min(len(setting.Value), 12)]) {
-			text += " " + setting.Value
-		}
-	}
-	return text
 }
 
 // membershipLook is how often a replica looks whether it has become a member.

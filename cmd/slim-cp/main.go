@@ -25,7 +25,10 @@ func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "slim-cp",
 		Short: "A highly available control plane for SLIM",
-		Args:  cobra.NoArgs,
+		Long: "A highly available control plane for SLIM.\n\n" +
+			"Exit codes: 0 done, 1 failed or no answer, 2 wrong command line, 3 a change may or may not have been made or is not complete, " +
+			"4 not converged (status). Those of serve: slim-cp serve --help.",
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if file == "" {
 				return cmd.Help()
@@ -40,6 +43,7 @@ func newRoot() *cobra.Command {
 		Dialect: operator.SlimCP,
 		Offline: []*cobra.Command{newRecover()},
 	})...)
+	operator.AddVersion(root, versionText())
 	return root
 }
 

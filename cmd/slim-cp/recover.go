@@ -33,7 +33,7 @@ func newRecover() *cobra.Command {
 			options.DryRun = !sure
 			recovery, err := cluster.Recover(command.Context(), options)
 			if err != nil {
-				return err
+				return withExitCode(err)
 			}
 			sayRecovery(command.OutOrStdout(), recovery, options)
 			return nil
@@ -71,6 +71,13 @@ func sayRecovery(to io.Writer, recovery cluster.Recovery, options cluster.Recove
 			fate = "the only member from now on, at " + options.Advertise
 		}
 		fmt.Fprintf(to, "  %s at %s (%s): %s\n", member.ReplicaID, member.Address, role, fate)
+	}
+	if recovery.Cut > 0 {
+		what, verb := "are", "cut off"
+		if recovery.Cut == 1 {
+			what = "is"
+		}
+		fmt.Fprintf(to, "%s: the last %d of the log %s %s\n", recovery.CutReason, recovery.Cut, what, verb)
 	}
 	if options.DryRun {
 		fmt.Fprintln(to, "Nothing was changed. Make sure that the other members do not run, then give --yes")

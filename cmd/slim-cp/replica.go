@@ -22,13 +22,12 @@ import (
 )
 
 const (
-	// stopTimeout bounds a shutdown: supervisors kill after 30 s.
+	// stopTimeout bounds a shutdown: supervisors kill after 30 s. Of it the replica
+	// itself has what drainTimeout, callsTimeout and cutTimeout leave, 4 s or more.
 	stopTimeout = 25 * time.Second
 	// readyPatience is how long the start waits for a leader before it says that
 	// the southbound listeners are paused, and goes on waiting.
 	readyPatience = 10 * time.Second
-	// handOverTimeout bounds what a stopping replica waits for the others.
-	handOverTimeout = 5 * time.Second
 )
 
 // process is everything that a serving replica consists of.
@@ -46,13 +45,14 @@ type process struct {
 	presenter  *presenter
 	relay      *relay
 	router     *southbound.Router
+	drain      *drain
 }
 
 // run serves until the context ends. load reads the configuration file again,
 // upon each value of hangups.
 func run(ctx context.Context, settings *config.Config, load func() (*config.Config, error), hangups <-chan os.Signal,
 	logger hclog.Logger, stdout io.Writer) (err error) {
-	r := &process{settings: settings, logger: logger, stdout: stdout, store: fsm.New(), health: northbound.NewHealth()}
+	r := &process{settings: settings, logger: logger, stdout: stdout, store: fsm.New(), health: northbound.NewHealth(), drain: newDrain()}
 	if err := r.openReplica(ctx); err != nil {
 		return err
 	}
@@ -174,6 +174,9 @@ func (r *process) waitReady(ctx context.Context) error {
 
 // obstacle says why nodes must not be let in, "" if they may (protocol A2, T2, X4).
 func (r *process) obstacle() string {
+	if r.drain.begun.Load() {
+		return "this replica leaves its cluster"
+	}
 	if !r.isMember() {
 		return "this replica is not a member of a cluster"
 	}
@@ -201,44 +204,19 @@ func (r *process) followHangups(ctx context.Context, hangups <-chan os.Signal) {
 	}
 }
 
-// stop ends the replica in the order that costs nodes least (protocol A3): no
-// newcomers, then the leadership, then the streams, then the store.
+// stop ends the replica: its nodes go elsewhere, then operators' calls end, then the
+// store. Neither nodes nor operators can take the time that the store needs.
 func (r *process) stop() error {
 	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
 	r.health.Shutdown()
 	var problems []error
 	if r.servers != nil {
-		problems = append(problems, r.servers.pause())
-		select {
-		case <-time.After(r.settings.Sessions.ShutdownDelay):
-		case <-ctx.Done():
-		}
-		r.handOver(ctx)
-		problems = append(problems, r.nodes.Drain(ctx))
-		r.servers.stop(ctx)
+		problems = append(problems, r.drainNodes(ctx))
+		r.servers.stop()
 	}
 	r.relay.stop()
 	r.nodes.Close()
 	problems = append(problems, r.replica.Shutdown(ctx))
 	return errors.Join(problems...)
-}
-
-// handOver has another replica lead, and tells whoever leads that this one is
-// going. What fails costs the others an election, or nodes a grace.
-func (r *process) handOver(ctx context.Context) {
-	r.replica.SetDraining()
-	if r.settings.Cluster == nil || r.replica.Err() != nil {
-		return
-	}
-	ctx, cancel := context.WithTimeout(ctx, handOverTimeout)
-	defer cancel()
-	if err := r.replica.HandOver(ctx); err != nil {
-		r.logger.Warn("leadership was not handed over", "error", err)
-	}
-	if r.isMember() && len(r.nodes.Sessions()) > 0 {
-		if err := r.relay.Drain(ctx); err != nil {
-			r.logger.Warn("no leader was told that this replica stops", "error", err)
-		}
-	}
 }

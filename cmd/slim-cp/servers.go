@@ -1,10 +1,11 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net"
+	"sync"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"google.golang.org/grpc"
@@ -37,7 +38,7 @@ func (r *process) listen() (*servers, error) {
 		Reader:      r.replica,
 		Proposer:    r.replica,
 		Nodes:       r.reconciler,
-		Cluster:     r.replica,
+		Cluster:     memberWithNodes{Replica: r.replica, process: r},
 		Notes:       r.notes,
 		Provisional: r.nodes.Provisional,
 		Logger:      r.logger.Named("northbound"),
@@ -147,23 +148,41 @@ func (s *servers) eachSouth(do func(*southbound.Listener) error) error {
 	return errors.Join(problems...)
 }
 
-// stop ends the servers; operators' calls under way may finish until the context
-// ends.
-func (s *servers) stop(ctx context.Context) {
-	done := make(chan struct{})
+const (
+	// callsTimeout is what operators' calls under way get to finish. Some never do:
+	// who watches the health does so until the end.
+	callsTimeout = 3 * time.Second
+	// cutTimeout is how long the cut of what is left may take. A server also waits for
+	// handshakes, up to two minutes, and those are not worth it.
+	cutTimeout = time.Second
+)
+
+// stop ends the servers; operators' calls under way may finish if they do soon. It
+// blocks at most for both timeouts.
+func (s *servers) stop() {
+	if s.each((*grpc.Server).GracefulStop, callsTimeout) {
+		return
+	}
+	s.each((*grpc.Server).Stop, cutTimeout)
+}
+
+// each calls a method of all servers at once, and reports whether it has returned
+// in time on each.
+func (s *servers) each(end func(*grpc.Server), within time.Duration) bool {
+	var ending sync.WaitGroup
+	for _, each := range s.all() {
+		ending.Go(func() { end(each.grpc) })
+	}
+	ended := make(chan struct{})
 	go func() {
-		defer close(done)
-		for _, each := range s.all() {
-			each.grpc.GracefulStop()
-		}
+		defer close(ended)
+		ending.Wait()
 	}()
 	select {
-	case <-done:
-	case <-ctx.Done():
-		for _, each := range s.all() {
-			each.grpc.Stop()
-		}
-		<-done
+	case <-ended:
+		return true
+	case <-time.After(within):
+		return false
 	}
 }
 

@@ -466,7 +466,11 @@ type ReplicaDescription struct {
 	// At the last checkpoints, oldest first (protocol X4).
 	Hashes []*StateHash `protobuf:"bytes,17,rep,name=hashes,proto3" json:"hashes,omitempty"`
 	// Why its state is not to be used; empty if it is.
-	Distrusted    string `protobuf:"bytes,18,opt,name=distrusted,proto3" json:"distrusted,omitempty"`
+	Distrusted string `protobuf:"bytes,18,opt,name=distrusted,proto3" json:"distrusted,omitempty"`
+	// Why its last write to the log failed; empty: it did not.
+	DiskProblem string `protobuf:"bytes,19,opt,name=disk_problem,json=diskProblem,proto3" json:"disk_problem,omitempty"`
+	// Since its log or its snapshot grew; absent: it keeps neither.
+	LastWriteMs   *int64 `protobuf:"varint,20,opt,name=last_write_ms,json=lastWriteMs,proto3,oneof" json:"last_write_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -625,6 +629,20 @@ func (x *ReplicaDescription) GetDistrusted() string {
 		return x.Distrusted
 	}
 	return ""
+}
+
+func (x *ReplicaDescription) GetDiskProblem() string {
+	if x != nil {
+		return x.DiskProblem
+	}
+	return ""
+}
+
+func (x *ReplicaDescription) GetLastWriteMs() int64 {
+	if x != nil && x.LastWriteMs != nil {
+		return *x.LastWriteMs
+	}
+	return 0
 }
 
 // StateHash is a state at a checkpoint.
@@ -1025,11 +1043,13 @@ type Outcome struct {
 	Error   ProposalError `protobuf:"varint,1,opt,name=error,proto3,enum=slimcp.v1.ProposalError" json:"error,omitempty"`
 	Message string        `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
 	// What Apply answered. Refusal names an error of the fsm package.
-	Refusal       string `protobuf:"bytes,3,opt,name=refusal,proto3" json:"refusal,omitempty"`
-	Index         uint64 `protobuf:"varint,4,opt,name=index,proto3" json:"index,omitempty"`
-	NodeId        string `protobuf:"bytes,5,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
-	Epoch         uint64 `protobuf:"varint,6,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	LinkId        string `protobuf:"bytes,7,opt,name=link_id,json=linkId,proto3" json:"link_id,omitempty"`
+	Refusal string `protobuf:"bytes,3,opt,name=refusal,proto3" json:"refusal,omitempty"`
+	Index   uint64 `protobuf:"varint,4,opt,name=index,proto3" json:"index,omitempty"`
+	NodeId  string `protobuf:"bytes,5,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
+	Epoch   uint64 `protobuf:"varint,6,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	LinkId  string `protobuf:"bytes,7,opt,name=link_id,json=linkId,proto3" json:"link_id,omitempty"`
+	// The command was delivered before under its request id, this is that answer.
+	Repeated      bool `protobuf:"varint,8,opt,name=repeated,proto3" json:"repeated,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1111,6 +1131,13 @@ func (x *Outcome) GetLinkId() string {
 		return x.LinkId
 	}
 	return ""
+}
+
+func (x *Outcome) GetRepeated() bool {
+	if x != nil {
+		return x.Repeated
+	}
+	return false
 }
 
 type ReadIndexRequest struct {
@@ -1556,7 +1583,7 @@ const file_proto_slimcp_v1_replica_proto_rawDesc = "" +
 	"\aboot_id\x18\x06 \x01(\tR\x06bootId\x12\x18\n" +
 	"\aversion\x18\a \x01(\tR\aversion\x12\x16\n" +
 	"\x06schema\x18\b \x01(\rR\x06schema\"\x11\n" +
-	"\x0fDescribeRequest\"\xdf\x04\n" +
+	"\x0fDescribeRequest\"\xbd\x05\n" +
 	"\x12ReplicaDescription\x12\x1d\n" +
 	"\n" +
 	"replica_id\x18\x01 \x01(\tR\treplicaId\x12\x17\n" +
@@ -1583,8 +1610,11 @@ const file_proto_slimcp_v1_replica_proto_rawDesc = "" +
 	"\x06hashes\x18\x11 \x03(\v2\x14.slimcp.v1.StateHashR\x06hashes\x12\x1e\n" +
 	"\n" +
 	"distrusted\x18\x12 \x01(\tR\n" +
-	"distrustedB\x12\n" +
-	"\x10_last_contact_ms\"o\n" +
+	"distrusted\x12!\n" +
+	"\fdisk_problem\x18\x13 \x01(\tR\vdiskProblem\x12'\n" +
+	"\rlast_write_ms\x18\x14 \x01(\x03H\x01R\vlastWriteMs\x88\x01\x01B\x12\n" +
+	"\x10_last_contact_msB\x10\n" +
+	"\x0e_last_write_ms\"o\n" +
 	"\tStateHash\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x01 \x01(\x04R\n" +
@@ -1613,7 +1643,7 @@ const file_proto_slimcp_v1_replica_proto_rawDesc = "" +
 	"\x0eProposeRequest\x12\x1a\n" +
 	"\bcommands\x18\x01 \x03(\fR\bcommands\"A\n" +
 	"\x0fProposeResponse\x12.\n" +
-	"\boutcomes\x18\x01 \x03(\v2\x12.slimcp.v1.OutcomeR\boutcomes\"\xcb\x01\n" +
+	"\boutcomes\x18\x01 \x03(\v2\x12.slimcp.v1.OutcomeR\boutcomes\"\xe7\x01\n" +
 	"\aOutcome\x12.\n" +
 	"\x05error\x18\x01 \x01(\x0e2\x18.slimcp.v1.ProposalErrorR\x05error\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12\x18\n" +
@@ -1621,7 +1651,8 @@ const file_proto_slimcp_v1_replica_proto_rawDesc = "" +
 	"\x05index\x18\x04 \x01(\x04R\x05index\x12\x17\n" +
 	"\anode_id\x18\x05 \x01(\tR\x06nodeId\x12\x14\n" +
 	"\x05epoch\x18\x06 \x01(\x04R\x05epoch\x12\x17\n" +
-	"\alink_id\x18\a \x01(\tR\x06linkId\"\x12\n" +
+	"\alink_id\x18\a \x01(\tR\x06linkId\x12\x1a\n" +
+	"\brepeated\x18\b \x01(\bR\brepeated\"\x12\n" +
 	"\x10ReadIndexRequest\"=\n" +
 	"\x11ReadIndexResponse\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x04R\x05index\x12\x12\n" +

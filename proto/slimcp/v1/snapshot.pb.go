@@ -1742,14 +1742,16 @@ func (x *ReplicaRecord) GetHeldBack() bool {
 
 // RequestRecord is the result of an operator's command (protocol X1).
 type RequestRecord struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	RequestId     string                 `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	Index         uint64                 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
-	NodeId        string                 `protobuf:"bytes,3,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
-	LinkId        string                 `protobuf:"bytes,4,opt,name=link_id,json=linkId,proto3" json:"link_id,omitempty"`
-	Epoch         uint64                 `protobuf:"varint,5,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	ErrorName     string                 `protobuf:"bytes,6,opt,name=error_name,json=errorName,proto3" json:"error_name,omitempty"` // empty: it succeeded
-	Error         string                 `protobuf:"bytes,7,opt,name=error,proto3" json:"error,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	RequestId string                 `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	Index     uint64                 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
+	NodeId    string                 `protobuf:"bytes,3,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
+	LinkId    string                 `protobuf:"bytes,4,opt,name=link_id,json=linkId,proto3" json:"link_id,omitempty"`
+	Epoch     uint64                 `protobuf:"varint,5,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	ErrorName string                 `protobuf:"bytes,6,opt,name=error_name,json=errorName,proto3" json:"error_name,omitempty"` // empty: it succeeded
+	Error     string                 `protobuf:"bytes,7,opt,name=error,proto3" json:"error,omitempty"`
+	// Hash of the command's payload; 0: not kept, the id is good for any payload.
+	PayloadHash   uint64 `protobuf:"fixed64,8,opt,name=payload_hash,json=payloadHash,proto3" json:"payload_hash,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1831,6 +1833,13 @@ func (x *RequestRecord) GetError() string {
 		return x.Error
 	}
 	return ""
+}
+
+func (x *RequestRecord) GetPayloadHash() uint64 {
+	if x != nil {
+		return x.PayloadHash
+	}
+	return 0
 }
 
 var File_proto_slimcp_v1_snapshot_proto protoreflect.FileDescriptor
@@ -1998,7 +2007,7 @@ const file_proto_slimcp_v1_snapshot_proto_rawDesc = "" +
 	"\x06schema\x18\x06 \x01(\rR\x06schema\x12\x17\n" +
 	"\aboot_id\x18\a \x01(\tR\x06bootId\x12\x18\n" +
 	"\aremoved\x18\b \x01(\bR\aremoved\x12\x1b\n" +
-	"\theld_back\x18\t \x01(\bR\bheldBack\"\xc1\x01\n" +
+	"\theld_back\x18\t \x01(\bR\bheldBack\"\xe4\x01\n" +
 	"\rRequestRecord\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12\x14\n" +
@@ -2008,7 +2017,8 @@ const file_proto_slimcp_v1_snapshot_proto_rawDesc = "" +
 	"\x05epoch\x18\x05 \x01(\x04R\x05epoch\x12\x1d\n" +
 	"\n" +
 	"error_name\x18\x06 \x01(\tR\terrorName\x12\x14\n" +
-	"\x05error\x18\a \x01(\tR\x05errorB5Z3github.com/slim-cp/slim-cp/proto/slimcp/v1;slimcppbb\x06proto3"
+	"\x05error\x18\a \x01(\tR\x05error\x12!\n" +
+	"\fpayload_hash\x18\b \x01(\x06R\vpayloadHashB5Z3github.com/slim-cp/slim-cp/proto/slimcp/v1;slimcppbb\x06proto3"
 
 var (
 	file_proto_slimcp_v1_snapshot_proto_rawDescOnce sync.Once

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"time"
 
@@ -38,13 +39,18 @@ type pilot struct {
 	statuses map[raft.ServerID]MemberStatus
 	seen     map[raft.ServerID]time.Time // when it was last heard of
 	removing bool
+	told     string // that was logged last about a removal
 }
+
+// heldBackNode is the type of replicas that are not to vote. It is not among those
+// that the library counts as voters to be.
+const heldBackNode autopilot.NodeType = "held back"
 
 // runAutopilot looks after the members while this replica leads.
 func (r *Replica) runAutopilot(ctx context.Context, _ uint64) {
 	p := &pilot{Replica: r, ctx: ctx, statuses: map[raft.ServerID]MemberStatus{}, seen: map[raft.ServerID]time.Time{}}
 	period := max(minLook, min(autopilotLook, r.options.Peers.Autopilot.StabilizationTime/stabilisationLooks))
-	runner := autopilot.New(boundedRaft{r.raft}, p,
+	runner := autopilot.New(guardedRaft{Raft: r.raft, pilot: p}, p,
 		autopilot.WithLogger(r.logger.Named("autopilot")),
 		autopilot.WithUpdateInterval(period),
 		autopilot.WithReconcileInterval(period),
@@ -108,26 +114,44 @@ func (p *pilot) look(ctx context.Context) {
 // KnownServers implements autopilot.ApplicationIntegration.
 func (p *pilot) KnownServers() map[raft.ServerID]*autopilot.Server {
 	servers := map[raft.ServerID]*autopilot.Server{}
-	now, leader := time.Now(), p.ReplicaID()
+	leader := p.ReplicaID()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, member := range p.Members() {
 		id := raft.ServerID(member.ReplicaID)
-		status := autopilot.NodeAlive
-		if seen, ok := p.seen[id]; ok && p.options.Peers.Autopilot.DeadAfter > 0 && now.Sub(seen) > p.options.Peers.Autopilot.DeadAfter {
+		status, kind := autopilot.NodeAlive, autopilot.NodeVoter
+		if p.isDead(id) {
 			status = autopilot.NodeFailed
+		}
+		if !member.Voter && !p.mayVote(member.ReplicaID) {
+			kind = heldBackNode
 		}
 		servers[id] = &autopilot.Server{
 			ID: id, Name: ReplicaName(member.ReplicaID), Address: raft.ServerAddress(member.Address),
 			NodeStatus: status, Version: p.statuses[id].Version, RaftVersion: int(raft.ProtocolVersionMax),
-			IsLeader: member.ReplicaID == leader, NodeType: autopilot.NodeVoter,
+			IsLeader: member.ReplicaID == leader, NodeType: kind,
 		}
 	}
 	return servers
 }
 
+// isDead reports whether a member has not been heard of for DeadAfter. The caller
+// holds mu.
+func (p *pilot) isDead(id raft.ServerID) bool {
+	seen, ok := p.seen[id]
+	patience := p.options.Peers.Autopilot.DeadAfter
+	return ok && patience > 0 && time.Since(seen) > patience
+}
+
+// mayVote reports whether autopilot may give a replica a vote: not if an operator
+// keeps it from voting, or its id is barred.
+func (r *Replica) mayVote(replicaID string) bool {
+	record, ok := r.store.View().Replica(replicaID)
+	return !ok || !record.HeldBack && !record.Removed
+}
+
 // RemoveFailedServer implements autopilot.ApplicationIntegration: one removal at a
-// time, by the same guarded way as an operator's.
+// time.
 func (p *pilot) RemoveFailedServer(server *autopilot.Server) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -140,14 +164,88 @@ func (p *pilot) RemoveFailedServer(server *autopilot.Server) {
 			defer p.mu.Unlock()
 			p.removing = false
 		}()
-		if err := p.Remove(p.ctx, string(server.ID)); err != nil {
-			p.logger.Warn("a dead replica was not removed", "replica", server.ID, "error", err)
-		}
+		p.tell(server.ID, p.removeDead(server.ID))
 	})
 }
 
-// heldBackPromoter is the library's promoter, which would give their votes back to
-// replicas that an operator has demoted.
+// tell logs why a dead replica was not removed, once: it is tried at every look.
+func (p *pilot) tell(id raft.ServerID, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	told := ""
+	if err != nil {
+		told = string(id) + ": " + err.Error()
+	}
+	if told != "" && told != p.told {
+		p.logger.Warn("a dead replica was not removed", "replica", id, "error", err)
+	}
+	p.told = told
+}
+
+// removeDead removes a member that is still dead, by the same guarded way as an
+// operator, and as long as MinQuorum voters remain: the library also counts those
+// that do not vote yet.
+func (p *pilot) removeDead(id raft.ServerID) error {
+	return p.changeNow(id, func(member Member) error {
+		p.mu.Lock()
+		dead := p.isDead(id)
+		p.mu.Unlock()
+		if !dead {
+			return fmt.Errorf("%w: %s is back", ErrMembership, id)
+		}
+		if err := p.keepsMinQuorum(member); err != nil {
+			return err
+		}
+		if err := p.keepsQuorum(p.ctx, member); err != nil {
+			return err
+		}
+		return p.remove(p.ctx, member)
+	})
+}
+
+// keepsMinQuorum refuses to take a voter away if fewer than MinQuorum remain in
+// Raft's configuration.
+func (p *pilot) keepsMinQuorum(leaving Member) error {
+	if !leaving.Voter {
+		return nil
+	}
+	remaining, least := -1, p.options.Peers.Autopilot.MinQuorum
+	for _, member := range p.Members() {
+		if member.Voter {
+			remaining++
+		}
+	}
+	if remaining < least {
+		return fmt.Errorf("%w: without %s %d voters remain, and min_quorum is %d", ErrMembership, leaving.ReplicaID, remaining, least)
+	}
+	return nil
+}
+
+// changeNow makes a change of one member as it is now. What autopilot decides by is
+// a look old: since then an operator may have removed the member, which a change by
+// Raft itself would bring back.
+func (p *pilot) changeNow(id raft.ServerID, change func(Member) error) error {
+	if err := p.requireLeader(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(p.ctx, changeTimeout)
+	defer cancel()
+	if err := p.members.lock(ctx); err != nil {
+		return err
+	}
+	defer p.members.unlock()
+	member, ok := p.member(string(id))
+	switch {
+	case !ok:
+		return fmt.Errorf("%w: %s is no member any more", ErrUnknownReplica, id)
+	case member.ReplicaID == p.ReplicaID():
+		return fmt.Errorf("%w: %s leads", ErrMembership, id)
+	}
+	return change(member)
+}
+
+// heldBackPromoter is the library's promoter, which would give votes to replicas
+// that an operator has demoted or removed.
 type heldBackPromoter struct {
 	autopilot.Promoter
 	replica *Replica
@@ -155,10 +253,9 @@ type heldBackPromoter struct {
 
 func (p heldBackPromoter) CalculatePromotionsAndDemotions(config *autopilot.Config, state *autopilot.State) autopilot.RaftChanges {
 	changes := p.Promoter.CalculatePromotionsAndDemotions(config, state)
-	view := p.replica.store.View()
 	var promoted []raft.ServerID
 	for _, id := range changes.Promotions {
-		if record, ok := view.Replica(string(id)); !ok || !record.HeldBack {
+		if p.replica.mayVote(string(id)) {
 			promoted = append(promoted, id)
 		}
 	}
@@ -166,40 +263,50 @@ func (p heldBackPromoter) CalculatePromotionsAndDemotions(config *autopilot.Conf
 	return changes
 }
 
-// boundedRaft is the library with deadlines: autopilot waits for its changes
-// without any.
-type boundedRaft struct {
+// guardedRaft is the library as autopilot may change it: by the way of an operator's
+// changes, one at a time and with deadlines. Index and address that autopilot gives
+// may be old ones, and are not used.
+type guardedRaft struct {
 	*raft.Raft
+	pilot *pilot
 }
 
-func (b boundedRaft) AddVoter(id raft.ServerID, address raft.ServerAddress, prevIndex uint64, _ time.Duration) raft.IndexFuture {
-	return bounded{b.Raft.AddVoter(id, address, prevIndex, changeTimeout)}
+// AddVoter gives a vote to a member that may still have one.
+func (g guardedRaft) AddVoter(id raft.ServerID, _ raft.ServerAddress, _ uint64, _ time.Duration) raft.IndexFuture {
+	return settled{err: g.pilot.changeNow(id, func(member Member) error {
+		if !g.pilot.mayVote(member.ReplicaID) {
+			return fmt.Errorf("%w: %s is not to vote", ErrMembership, id)
+		}
+		return g.pilot.giveVote(g.pilot.ctx, member)
+	})}
 }
 
-func (b boundedRaft) AddNonvoter(id raft.ServerID, address raft.ServerAddress, prevIndex uint64, _ time.Duration) raft.IndexFuture {
-	return bounded{b.Raft.AddNonvoter(id, address, prevIndex, changeTimeout)}
+// AddNonvoter is refused: replicas ask to join.
+func (g guardedRaft) AddNonvoter(id raft.ServerID, _ raft.ServerAddress, _ uint64, _ time.Duration) raft.IndexFuture {
+	return settled{err: fmt.Errorf("%w: %s has not asked to join", ErrMembership, id)}
 }
 
-func (b boundedRaft) DemoteVoter(id raft.ServerID, prevIndex uint64, _ time.Duration) raft.IndexFuture {
-	return bounded{b.Raft.DemoteVoter(id, prevIndex, changeTimeout)}
+// DemoteVoter takes a vote if those that remain are enough.
+func (g guardedRaft) DemoteVoter(id raft.ServerID, _ uint64, _ time.Duration) raft.IndexFuture {
+	return settled{err: g.pilot.changeNow(id, func(member Member) error {
+		if err := g.pilot.keepsMinQuorum(member); err != nil {
+			return err
+		}
+		if err := g.pilot.keepsQuorum(g.pilot.ctx, member); err != nil {
+			return err
+		}
+		return g.pilot.takeVote(g.pilot.ctx, member)
+	})}
 }
 
-func (b boundedRaft) RemoveServer(id raft.ServerID, prevIndex uint64, _ time.Duration) raft.IndexFuture {
-	return bounded{b.Raft.RemoveServer(id, prevIndex, changeTimeout)}
+// RemoveServer removes a member if it is dead.
+func (g guardedRaft) RemoveServer(id raft.ServerID, _ uint64, _ time.Duration) raft.IndexFuture {
+	return settled{err: g.pilot.removeDead(id)}
 }
 
-// bounded is a future whose wait ends.
-type bounded struct {
-	raft.IndexFuture
-}
+// settled is the future of a change whose outcome is known. Autopilot asks for no
+// index.
+type settled struct{ err error }
 
-func (b bounded) Error() error {
-	done := make(chan error, 1)
-	go func() { done <- b.IndexFuture.Error() }()
-	select {
-	case err := <-done:
-		return err
-	case <-time.After(changeTimeout):
-		return context.DeadlineExceeded
-	}
-}
+func (s settled) Error() error { return s.err }
+func (settled) Index() uint64  { return 0 }

@@ -84,6 +84,14 @@ func (i *identity) allegiance() string {
 	return cmp.Or(i.record.ClusterID, i.record.Joining)
 }
 
+// joining returns the id of the cluster that the replica is joining, empty if there
+// is none.
+func (i *identity) joining() string {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.record.Joining
+}
+
 // join notes, durably, which cluster the replica is joining; empty: none.
 func (i *identity) join(clusterID string) error {
 	i.mu.Lock()

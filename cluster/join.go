@@ -5,9 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/raft"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/slim-cp/slim-cp/cluster/peer"
@@ -41,7 +46,7 @@ func (r *Replica) bootstrap(ctx context.Context) error {
 	defer r.members.unlock()
 	if len(r.Members()) == 0 {
 		if joining := r.identity.allegiance(); joining != "" {
-			return fmt.Errorf("%w: this replica is joining cluster %s", ErrMembership, joining)
+			return fmt.Errorf("%w: this replica is joining cluster %s: let it join that, or set its data directory aside", ErrMembership, joining)
 		}
 		configuration := raft.Configuration{Servers: []raft.Server{{
 			Suffrage: raft.Voter, ID: raft.ServerID(r.ReplicaID()), Address: raft.ServerAddress(r.network.advertise),
@@ -59,7 +64,8 @@ func (r *Replica) bootstrap(ctx context.Context) error {
 
 // Join makes this replica a member of the cluster of the replica at an address:
 // at first without a vote. It returns when the leader has taken it in; the state
-// arrives after that. On a member of that cluster it does nothing.
+// arrives after that. On a member of that cluster it does nothing. After an error
+// that is ErrUnknownOutcome it may be a member, after any other it is none.
 func (r *Replica) Join(ctx context.Context, address string) error {
 	if r.network == nil {
 		return fmt.Errorf("%w: this replica has no cluster section", ErrMembership)
@@ -84,29 +90,44 @@ func (r *Replica) Join(ctx context.Context, address string) error {
 }
 
 // enter asks a member for membership, under the cluster id that it told.
-func (r *Replica) enter(ctx context.Context, address, clusterID string) error {
+func (r *Replica) enter(ctx context.Context, address, clusterID string) (err error) {
 	if r.ClusterID() == "" {
 		if err := r.pledgeAllegiance(ctx, clusterID); err != nil {
 			return err
 		}
+		defer func() {
+			if failed := r.settleAllegiance(err); failed != nil {
+				err = fmt.Errorf("%w, and that is not noted: %w", err, failed)
+			}
+		}()
 	}
 	conn, err := r.network.conn(address, false)
 	if err != nil {
 		return err
 	}
-	_, err = slimcppb.NewReplicaServiceClient(conn).Join(ctx, &slimcppb.JoinRequest{
-		ReplicaId: r.ReplicaID(), BootId: r.bootID, Advertise: r.network.advertise,
-		Version: r.options.Peers.Version, Schema: fsm.SchemaVersion,
+	err = callMember(ctx, conn, func(header grpc.CallOption) error {
+		_, err := slimcppb.NewReplicaServiceClient(conn).Join(ctx, &slimcppb.JoinRequest{
+			ReplicaId: r.ReplicaID(), BootId: r.bootID, Advertise: r.network.advertise,
+			Version: r.options.Peers.Version, Schema: fsm.SchemaVersion,
+		}, header)
+		return err
 	})
-	if err != nil {
-		return fmt.Errorf("%w: %s", ErrMembership, status.Convert(err).Message())
+	if err == nil {
+		r.logger.Info("joined a cluster", "cluster", clusterID, "through", address)
 	}
-	r.logger.Info("joined a cluster", "cluster", clusterID, "through", address)
-	return nil
+	return err
+}
+
+// joins are the requests of this replica for membership that are under way.
+type joins struct {
+	mu     sync.Mutex
+	open   int
+	before string // what this replica was joining before the first of them
+	kept   bool   // one of them took, or may have taken, effect
 }
 
 // pledgeAllegiance notes which cluster this replica asks for membership, before it
-// asks.
+// asks. settleAllegiance follows.
 func (r *Replica) pledgeAllegiance(ctx context.Context, clusterID string) error {
 	if err := r.members.lock(ctx); err != nil {
 		return err
@@ -115,24 +136,80 @@ func (r *Replica) pledgeAllegiance(ctx context.Context, clusterID string) error 
 	if len(r.Members()) > 0 {
 		return fmt.Errorf("%w: this replica has initialised a cluster of its own", ErrMembership)
 	}
-	return r.identity.join(clusterID)
+	joins := &r.members.joins
+	joins.mu.Lock()
+	defer joins.mu.Unlock()
+	before := r.identity.joining()
+	if err := r.identity.join(clusterID); err != nil {
+		return err
+	}
+	if joins.open == 0 {
+		joins.before, joins.kept = before, false
+	}
+	joins.open++
+	return nil
+}
+
+// settleAllegiance takes back what was noted once every request was surely refused,
+// so that this replica may join or form another cluster.
+func (r *Replica) settleAllegiance(outcome error) error {
+	joins := &r.members.joins
+	joins.mu.Lock()
+	defer joins.mu.Unlock()
+	joins.open--
+	joins.kept = joins.kept || outcome == nil || errors.Is(outcome, ErrUnknownOutcome)
+	if joins.open > 0 || joins.kept || r.ClusterID() != "" || len(r.Members()) > 0 {
+		return nil
+	}
+	return r.identity.join(joins.before)
+}
+
+// answeredKey is in the headers of a member's answer to a call about the
+// membership: with it, what failed was answered, and did not break on the way.
+const answeredKey = "slimcp-member-answered"
+
+// sayAnswered marks the answer of this replica.
+func (r *Replica) sayAnswered(ctx context.Context) {
+	_ = grpc.SetHeader(ctx, metadata.Pairs(answeredKey, r.ReplicaID()))
+}
+
+// callMember makes a call about the membership over a connection, and returns its
+// error as it was at the other end. What was not sent surely had no effect.
+func callMember(ctx context.Context, conn *grpc.ClientConn, call func(grpc.CallOption) error) error {
+	if err := waitConnected(ctx, conn); err != nil {
+		return fmt.Errorf("%w: %s cannot be reached", ErrNoLeader, strings.TrimPrefix(conn.Target(), "passthrough:///"))
+	}
+	var headers metadata.MD
+	if err := call(grpc.Header(&headers)); err != nil {
+		return membershipError(err, len(headers.Get(answeredKey)) > 0)
+	}
+	return nil
+}
+
+// membershipError is the reverse of membershipStatus. What broke on the way, and
+// what is not surely a refusal, has an unknown outcome.
+func membershipError(err error, answered bool) error {
+	text := status.Convert(err).Message()
+	switch code := status.Code(err); {
+	case code == codes.FailedPrecondition:
+		return &remoteError{text: text, kind: ErrMembership}
+	case code == codes.PermissionDenied, code == codes.Unimplemented, code == codes.InvalidArgument: // it never came to the change
+		return fmt.Errorf("%w: %s", ErrMembership, text)
+	case code == codes.NotFound:
+		return &remoteError{text: text, kind: ErrUnknownReplica}
+	case code == codes.Unavailable && answered:
+		return &remoteError{text: text, kind: ErrNoLeader}
+	case code == codes.Aborted && answered:
+		return &remoteError{text: text, kind: ErrUnknownOutcome}
+	}
+	return &UnknownOutcomeError{Cause: err}
 }
 
 // admitMember takes a replica in, or passes its request on to the leader.
 func (r *Replica) admitMember(ctx context.Context, request *slimcppb.JoinRequest) (*slimcppb.JoinResponse, error) {
+	r.sayAnswered(ctx)
 	if leading, _ := r.Leadership(); !leading {
-		conn, err := r.leaderConn()
-		if err != nil {
-			return nil, err
-		}
-		if CallerReplica(ctx) != request.GetReplicaId() {
-			return nil, fmt.Errorf("%w: a request to join was passed on twice", ErrNotLeader)
-		}
-		response, err := slimcppb.NewReplicaServiceClient(conn).Join(ctx, request)
-		if err != nil {
-			return nil, fmt.Errorf("%w: %s", ErrMembership, status.Convert(err).Message())
-		}
-		return response, nil
+		return r.passJoinOn(ctx, request)
 	}
 	if err := r.members.lock(ctx); err != nil {
 		return nil, err
@@ -145,6 +222,21 @@ func (r *Replica) admitMember(ctx context.Context, request *slimcppb.JoinRequest
 		return nil, err
 	}
 	return &slimcppb.JoinResponse{ClusterId: r.ClusterID(), LeaderId: r.ReplicaID()}, nil
+}
+
+func (r *Replica) passJoinOn(ctx context.Context, request *slimcppb.JoinRequest) (response *slimcppb.JoinResponse, err error) {
+	conn, err := r.leaderConn()
+	if err != nil {
+		return nil, err
+	}
+	if CallerReplica(ctx) != request.GetReplicaId() {
+		return nil, fmt.Errorf("%w: a request to join was passed on twice", ErrNotLeader)
+	}
+	err = callMember(ctx, conn, func(header grpc.CallOption) (err error) {
+		response, err = slimcppb.NewReplicaServiceClient(conn).Join(ctx, request, header)
+		return err
+	})
+	return response, err
 }
 
 // acceptable says why a replica cannot be taken in.

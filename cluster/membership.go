@@ -29,7 +29,11 @@ const (
 // what was checked must still hold.
 type members struct {
 	changing chan struct{} // holds a token during a change
-	pledged  pledge
+	// made is closed when Raft has answered the last change. Who made it may have
+	// given up on it before. It belongs to whoever holds the lock.
+	made    <-chan struct{}
+	pledged pledge
+	joins   joins
 	// refused are the terms in which a transfer to a member failed. A second one in
 	// the same term can leave the library refusing every write later on
 	// (hashicorp/raft#696).
@@ -37,14 +41,29 @@ type members struct {
 }
 
 // lock waits for its turn; unlock ends it. A change may take a minute, so whoever
-// waits for one does not wait longer than its context.
+// waits for one does not wait longer than its context. A change that its maker gave
+// up on is waited for too: Raft could make it after the next one's checks, and does
+// not tell the index of its configuration, which would make it refuse the next one.
 func (m *members) lock(ctx context.Context) error {
 	select {
 	case m.changing <- struct{}{}:
+	case <-ctx.Done():
+		return changeUnderWay(ctx)
+	}
+	if m.made == nil {
+		return nil
+	}
+	select {
+	case <-m.made:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("%w: another change of the cluster is under way: %w", ErrMembership, ctx.Err())
+		m.unlock()
+		return changeUnderWay(ctx)
 	}
+}
+
+func changeUnderWay(ctx context.Context) error {
+	return fmt.Errorf("%w: another change of the cluster is under way: %w", ErrMembership, ctx.Err())
 }
 
 func (m *members) unlock() { <-m.changing }
@@ -107,17 +126,23 @@ func ReplicaName(replicaID string) string {
 }
 
 // change makes one change of Raft's configuration, with a deadline that the
-// library does not have.
+// library does not have. The caller holds the lock.
 func (r *Replica) change(ctx context.Context, what string, apply func() raft.IndexFuture) error {
 	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
 	defer cancel()
-	err := r.calls.await(ctx, func() error { return apply().Error() })
+	made := make(chan struct{})
+	r.members.made = made
+	err := r.calls.await(ctx, func() error {
+		defer close(made)
+		return apply().Error()
+	})
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, raft.ErrNotLeader):
 		return fmt.Errorf("%w: %s", ErrNotLeader, what)
-	case errors.Is(err, raft.ErrLeadershipLost), errors.Is(err, context.DeadlineExceeded), errors.Is(err, raft.ErrLeadershipTransferInProgress):
+	case errors.Is(err, raft.ErrLeadershipLost), errors.Is(err, raft.ErrLeadershipTransferInProgress), errors.Is(err, raft.ErrRaftShutdown),
+		errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		return &UnknownOutcomeError{Cause: fmt.Errorf("%s: %w", what, err)}
 	}
 	return fmt.Errorf("%s: %w", what, err)
@@ -170,7 +195,7 @@ func (r *Replica) changeFollower(ctx context.Context, nameOrID string, change fu
 
 // Remove removes a member for good: its id never joins again. It is the leader's;
 // a leader that is to go hands over first. Removing what is not a member, but was
-// one, does nothing.
+// one, does nothing, by its name too unless a member has that name now.
 func (r *Replica) Remove(ctx context.Context, nameOrID string) error {
 	err := r.changeFollower(ctx, nameOrID, func(member Member) error {
 		if err := r.keepsQuorum(ctx, member); err != nil {
@@ -178,10 +203,62 @@ func (r *Replica) Remove(ctx context.Context, nameOrID string) error {
 		}
 		return r.remove(ctx, member)
 	})
-	if errors.Is(err, ErrUnknownReplica) && r.store.View().ReplicaRemoved(nameOrID) {
+	if errors.Is(err, ErrUnknownReplica) && r.finishRemoval(ctx, nameOrID) {
 		return nil
 	}
 	return err
+}
+
+// finishRemoval reports whether only removed replicas had that name or id. It bars
+// those whose removal stopped half way, which else the next leadership does.
+func (r *Replica) finishRemoval(ctx context.Context, nameOrID string) bool {
+	if err := r.members.lock(ctx); err != nil {
+		return false
+	}
+	defer r.members.unlock()
+	if _, err := r.findMember(nameOrID); err == nil {
+		return false // it has joined in between
+	}
+	removed := false
+	for record := range r.store.View().Replicas() {
+		if record.ID != nameOrID && ReplicaName(record.ID) != nameOrID {
+			continue
+		}
+		if !record.Removed {
+			if record.BootID == "" || r.bar(ctx, record.ID) != nil {
+				return false // it never was a member, or has to be tried again
+			}
+			go r.sayFarewell(Member{ReplicaID: record.ID, Address: record.Address})
+		}
+		removed = true
+	}
+	return removed
+}
+
+// finishGivenUp ends a removal that its caller has given up on: Raft may yet make
+// it, and the replica would go on as a stranger whose id is not barred.
+func (r *Replica) finishGivenUp(member Member) {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*changeTimeout)
+	defer cancel()
+	go func() {
+		select {
+		case <-r.done:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	if err := r.members.lock(ctx); err != nil {
+		return
+	}
+	defer r.members.unlock()
+	if _, stays := r.member(member.ReplicaID); stays {
+		return
+	}
+	if err := r.bar(ctx, member.ReplicaID); err != nil {
+		r.logger.Warn("a removed replica could not be barred yet", "removed", member.ReplicaID, "error", err)
+		return
+	}
+	go r.sayFarewell(member)
 }
 
 // remove takes a member out of Raft, bars its id and tells it.
@@ -189,12 +266,16 @@ func (r *Replica) remove(ctx context.Context, member Member) error {
 	err := r.change(ctx, "remove "+member.ReplicaID, func() raft.IndexFuture {
 		return r.raft.RemoveServer(raft.ServerID(member.ReplicaID), 0, changeTimeout)
 	})
+	if errors.Is(err, ErrUnknownOutcome) {
+		go r.finishGivenUp(member)
+	}
 	if err != nil {
 		return err
 	}
 	r.logger.Warn("removed a replica", "removed", member.ReplicaID, "address", member.Address)
 	if err := r.bar(ctx, member.ReplicaID); err != nil {
-		return err // the next leadership does it: see barRemoved
+		// The next leadership does it: see barRemoved.
+		return &UnknownOutcomeError{Cause: fmt.Errorf("%s is removed, its id is not barred yet: %w", member.ReplicaID, err)}
 	}
 	go r.sayFarewell(member)
 	return nil
@@ -259,18 +340,37 @@ func (r *Replica) keepsQuorum(ctx context.Context, leaving Member) error {
 // Promote makes a member a voter. It is the leader's.
 func (r *Replica) Promote(ctx context.Context, nameOrID string) error {
 	return r.changeMember(ctx, nameOrID, func(member Member) error {
-		if !member.Voter {
-			if status := r.describeMember(ctx, member); !status.Healthy {
-				return fmt.Errorf("%w: %s cannot vote yet: %s", ErrMembership, member.ReplicaID, status.Problem)
-			}
-			err := r.change(ctx, "promote "+member.ReplicaID, func() raft.IndexFuture {
-				return r.raft.AddVoter(raft.ServerID(member.ReplicaID), raft.ServerAddress(member.Address), 0, changeTimeout)
-			})
-			if err != nil {
-				return err
-			}
+		if err := r.giveVote(ctx, member); err != nil {
+			return err
 		}
 		return r.holdBack(ctx, member.ReplicaID, false)
+	})
+}
+
+// giveVote makes a member that is well a voter, never one whose id is barred: its
+// process ends. The caller holds the lock.
+func (r *Replica) giveVote(ctx context.Context, member Member) error {
+	if member.Voter {
+		return nil
+	}
+	if r.store.View().ReplicaRemoved(member.ReplicaID) {
+		return fmt.Errorf("%w: %s was removed from the cluster", ErrMembership, member.ReplicaID)
+	}
+	if status := r.describeMember(ctx, member); !status.Healthy {
+		return fmt.Errorf("%w: %s cannot vote yet: %s", ErrMembership, member.ReplicaID, status.Problem)
+	}
+	return r.change(ctx, "promote "+member.ReplicaID, func() raft.IndexFuture {
+		return r.raft.AddVoter(raft.ServerID(member.ReplicaID), raft.ServerAddress(member.Address), 0, changeTimeout)
+	})
+}
+
+// takeVote makes a voter a member without a vote. The caller holds the lock.
+func (r *Replica) takeVote(ctx context.Context, member Member) error {
+	if !member.Voter {
+		return nil
+	}
+	return r.change(ctx, "demote "+member.ReplicaID, func() raft.IndexFuture {
+		return r.raft.DemoteVoter(raft.ServerID(member.ReplicaID), 0, changeTimeout)
 	})
 }
 
@@ -281,12 +381,10 @@ func (r *Replica) Demote(ctx context.Context, nameOrID string) error {
 		if err := r.keepsQuorum(ctx, member); err != nil {
 			return err
 		}
-		if err := r.holdBack(ctx, member.ReplicaID, true); err != nil || !member.Voter {
+		if err := r.holdBack(ctx, member.ReplicaID, true); err != nil {
 			return err
 		}
-		return r.change(ctx, "demote "+member.ReplicaID, func() raft.IndexFuture {
-			return r.raft.DemoteVoter(raft.ServerID(member.ReplicaID), 0, changeTimeout)
-		})
+		return r.takeVote(ctx, member)
 	})
 }
 

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/raft"
+
 	"github.com/slim-cp/slim-cp/cluster"
 	"github.com/slim-cp/slim-cp/fsm"
 	"github.com/slim-cp/slim-cp/proto/slimcp/v1"
@@ -223,6 +225,59 @@ func TestDeadVoterIsReplaced(t *testing.T) {
 	}
 	e.waitVoters("a", "b", "d")
 	eventually(t, "the dead replica is barred", func() bool { return e.replicas["a"].View().ReplicaRemoved(dead) })
+}
+
+// Nobody knows what became of a removal but who looks: to repeat it does no harm.
+func TestRemovalMayBeRepeated(t *testing.T) {
+	t.Parallel()
+	e := newEnsemble(t)
+	e.form("a", "b", "c")
+	e.transfer("a")
+	a, id := e.replicas["a"], e.replicas["c"].ReplicaID()
+	if err := a.Remove(t.Context(), "c"); err != nil {
+		t.Fatal(err)
+	}
+	e.kill("c")
+	for _, given := range []string{"c", id} {
+		if err := a.Remove(t.Context(), given); err != nil {
+			t.Errorf("remove %s again: %v", given, err)
+		}
+	}
+	for _, given := range []string{"x", "x-00000000", id + "-00000000"} {
+		if err := a.Remove(t.Context(), given); !errors.Is(err, cluster.ErrUnknownReplica) {
+			t.Errorf("remove %s, which never was: %v", given, err)
+		}
+	}
+	// By its id the old one is meant, whoever has its name now.
+	delete(e.dirs, "c")
+	again := e.start("c")
+	if err := again.Join(t.Context(), "a:1"); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Remove(t.Context(), id); err != nil {
+		t.Errorf("remove the old one again: %v", err)
+	}
+	e.waitVoters("a", "b", "c")
+}
+
+// A leader that fails after the first step of a removal leaves the second to who
+// repeats it.
+func TestRepeatedRemovalBarsTheID(t *testing.T) {
+	t.Parallel()
+	e := newEnsemble(t)
+	e.form("a", "b", "c")
+	e.transfer("a")
+	a, id := e.replicas["a"], e.replicas["c"].ReplicaID()
+	eventually(t, "c has introduced itself", func() bool { record, ok := a.View().Replica(id); return ok && record.BootID != "" })
+	if err := a.Raft().RemoveServer(raft.ServerID(id), 0, patience).Error(); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Remove(t.Context(), id); err != nil {
+		t.Errorf("remove: %v", err)
+	}
+	if !a.View().ReplicaRemoved(id) {
+		t.Error("its id is not barred")
+	}
 }
 
 func TestJoinerOfAnotherVersionOrAddressIsRefused(t *testing.T) {

@@ -36,6 +36,7 @@ func (o outcome) proto() *slimcppb.Outcome {
 	if o.err == nil {
 		message := &slimcppb.Outcome{
 			Index: o.result.Index, NodeId: o.result.NodeID, Epoch: o.result.Epoch, LinkId: o.result.LinkID,
+			Repeated: o.result.Repeated,
 		}
 		if o.result.Err != nil {
 			message.Refusal, message.Message = fsm.ErrorName(o.result.Err), o.result.Err.Error()
@@ -54,6 +55,7 @@ func outcomeFromProto(message *slimcppb.Outcome) outcome {
 	if message.GetError() == slimcppb.ProposalError_PROPOSAL_ERROR_NONE {
 		result := fsm.Result{
 			Index: message.GetIndex(), NodeID: message.GetNodeId(), Epoch: message.GetEpoch(), LinkID: message.GetLinkId(),
+			Repeated: message.GetRepeated(),
 		}
 		if message.GetRefusal() != "" {
 			result.Err = fsm.NamedError(message.GetRefusal(), message.GetMessage())

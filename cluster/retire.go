@@ -5,8 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
+	"google.golang.org/grpc"
 
 	"github.com/slim-cp/slim-cp/proto/slimcp/v1"
 )
@@ -61,13 +60,20 @@ func (r *Replica) Leave(ctx context.Context) error {
 			return err
 		}
 	}
+	var open error // of a request whose outcome is not known; it may be repeated
 	for {
 		changed := r.readiness.watch()
 		err := r.askRelease(ctx)
-		if errors.Is(err, ErrNoLeader) && r.waitLeaderChange(ctx, changed) {
-			continue
+		if errors.Is(r.Err(), ErrRemoved) {
+			return nil // it was told before the answer came
 		}
-		return err
+		if errors.Is(err, ErrUnknownOutcome) {
+			open = err
+		}
+		again := errors.Is(err, ErrNoLeader) || errors.Is(err, ErrNotLeader) || errors.Is(err, ErrUnknownOutcome)
+		if !again || !r.waitLeaderChange(ctx, changed) {
+			return stillOpen(open, err)
+		}
 	}
 }
 
@@ -76,18 +82,15 @@ func (r *Replica) askRelease(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	_, err = slimcppb.NewReplicaServiceClient(conn).Release(ctx, &slimcppb.ReleaseRequest{ReplicaId: r.ReplicaID()})
-	switch status.Code(err) {
-	case codes.OK:
-		return nil
-	case codes.Unavailable:
-		return fmt.Errorf("%w: %s", ErrNoLeader, status.Convert(err).Message())
-	}
-	return fmt.Errorf("%w: %s", ErrMembership, status.Convert(err).Message())
+	return callMember(ctx, conn, func(header grpc.CallOption) error {
+		_, err := slimcppb.NewReplicaServiceClient(conn).Release(ctx, &slimcppb.ReleaseRequest{ReplicaId: r.ReplicaID()}, header)
+		return err
+	})
 }
 
 // Release removes the member that asks for it.
 func (s service) Release(ctx context.Context, request *slimcppb.ReleaseRequest) (*slimcppb.ReleaseResponse, error) {
+	s.sayAnswered(ctx)
 	if caller := CallerReplica(ctx); caller != request.GetReplicaId() {
 		return nil, membershipStatus(fmt.Errorf("%w: %s asks to remove %s", ErrMembership, caller, request.GetReplicaId()))
 	}

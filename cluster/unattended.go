@@ -57,6 +57,7 @@ func (u *unattended) try(ctx context.Context) {
 		return
 	}
 	others := map[string]string{} // addresses by replica id
+	met := false                  // a member of a cluster
 	for _, address := range u.options.Peers.Join {
 		description, err := u.describeAddress(ctx, address)
 		switch {
@@ -64,6 +65,7 @@ func (u *unattended) try(ctx context.Context) {
 			u.tell(fmt.Sprintf("%s does not answer: %v", address, err))
 		case description.GetReplicaId() == u.ReplicaID():
 		case description.GetClusterId() != "":
+			met = true
 			if err := u.Join(ctx, address); err != nil {
 				u.tell(err.Error())
 				continue
@@ -74,7 +76,7 @@ func (u *unattended) try(ctx context.Context) {
 		}
 	}
 	expect := u.options.Peers.BootstrapExpect
-	if u.identity.allegiance() != "" || expect == 0 || !u.first(others) {
+	if met || u.identity.allegiance() != "" || expect == 0 || !u.first(others) {
 		return
 	}
 	if len(others)+1 < expect {

@@ -37,7 +37,7 @@ func (t *tree) changeOn(command *cobra.Command, action string, call func(context
 	err := t.connect(command, action, func(ctx context.Context, connection *grpc.ClientConn) error {
 		ctx = metadata.AppendToOutgoingContext(ctx, requestIDKey, uuid.NewString())
 		err := call(ctx, connection)
-		if unknown = progress.unknown(err); status.Code(err) != codes.Unavailable || !sleep(ctx, retryPause) {
+		if unknown = progress.unknown(err); status.Code(err) != codes.Unavailable || !timeFor(ctx, retryLeast) || !sleep(ctx, retryPause) {
 			return err
 		}
 		progress.reset()
@@ -58,7 +58,16 @@ const (
 	requestIDKey = "slimcp-request-id"
 	// retryPause is the wait before a change is sent again.
 	retryPause = 300 * time.Millisecond
+	// retryLeast is how much time must be left for it: a second attempt that time
+	// cuts short would turn a change that was not made into one that may have been.
+	retryLeast = retryPause + time.Second
 )
+
+// timeFor reports whether so much is left of the context's time.
+func timeFor(ctx context.Context, least time.Duration) bool {
+	deadline, limited := ctx.Deadline()
+	return !limited || time.Until(deadline) >= least
+}
 
 // callProgress notes how far the present call of a connection got.
 type callProgress struct {

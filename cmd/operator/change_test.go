@@ -1,6 +1,7 @@
 package operator
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"strings"
@@ -52,11 +53,19 @@ func TestUnknownOutcome(t *testing.T) {
 		},
 		"no answer in time": {
 			func(server *stub, _ func()) { server.hang = true },
-			"1s", ExitUnknownOutcome, "DEADLINE_EXCEEDED",
+			"1s", ExitUnknownOutcome, ": no answer within 1s (the change may or may not have been made",
 		},
 		"the server's time was up first": {
 			func(server *stub, _ func()) { server.fail = status.Error(codes.DeadlineExceeded, "too late") },
 			enough, ExitUnknownOutcome, "DEADLINE_EXCEEDED: too late",
+		},
+		"the server noticed first that time is up": {
+			func(server *stub, _ func()) { server.fail = context.DeadlineExceeded },
+			"1m", ExitUnknownOutcome, ": no answer within 1m (the change may or may not have been made",
+		},
+		"no leader within most of the time": {
+			func(server *stub, _ func()) { server.fail = status.Error(codes.Unavailable, "no leader") },
+			"1200ms", ExitFailed, "UNAVAILABLE: no leader\n",
 		},
 		"the server crashed": {
 			func(server *stub, stop func()) { server.hang, server.during = true, func() { go stop() } },

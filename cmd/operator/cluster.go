@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -16,6 +15,9 @@ import (
 
 // defaultLongWait bounds a join, a save and a restore where no limit is given.
 const defaultLongWait = 10 * time.Minute
+
+// longLimit says so in the help of a command.
+const longLimit = "--" + timeoutFlag + " limits the wait (10m if it is not given)."
 
 // clusterCommand holds what makes replicas a cluster. The words of the program that
 // need no server come on top.
@@ -67,15 +69,16 @@ func (t *tree) joinCommand() *cobra.Command {
 		Short: "Make the replica asked a member of a cluster",
 		Long: "Make the replica asked a member of the cluster that the replica at HOST:PORT, the cluster port of any member, belongs to. " +
 			"The new member has no vote at first; the command shows its progress and returns when it votes, " +
-			"or when an operator keeps it from voting. --" + timeoutFlag + " limits the wait (10m if it is not given). " +
-			"It may be repeated.",
-		Args: cobra.ExactArgs(1),
+			"or when an operator keeps it from voting. " + longLimit + " If that ends before, the exit code is 3, " +
+			"and the replica may vote later all the same. It may be repeated.",
+		Args: exactly("HOST:PORT"),
 		RunE: func(command *cobra.Command, args []string) error { return t.join(command, args[0]) },
 	}
 }
 
 func (t *tree) join(command *cobra.Command, address string) error {
 	var last *slimcppb.JoinProgress
+	reached := &callProgress{}
 	err := t.connectFor(command, defaultLongWait, "join "+address, func(ctx context.Context, connection *grpc.ClientConn) error {
 		stream, err := slimcppb.NewClusterServiceClient(connection).Join(ctx, &slimcppb.JoinClusterRequest{Address: address})
 		if err != nil {
@@ -93,12 +96,31 @@ func (t *tree) join(command *cobra.Command, address string) error {
 				fmt.Fprintf(command.OutOrStdout(), "%s %s\n", progress.GetReplicaId(), printable(progress.GetLine()))
 			}
 		}
-	})
-	if err != nil || t.format == formatTable {
+	}, grpc.WithStatsHandler(reached))
+	switch {
+	case err != nil && last != nil && !last.GetDone():
+		return &incompleteJoinError{last.GetReplicaId(), err}
+	case err != nil && reached.unknown(err):
+		return &unknownOutcomeError{err}
+	case err != nil || t.format == formatTable:
 		return err
 	}
 	return t.printMessage(command, "", last)
 }
+
+// incompleteJoinError is a join whose wait for the vote ended. Progress comes only
+// from a replica that was taken in.
+type incompleteJoinError struct {
+	replica string
+	cause   error
+}
+
+func (e *incompleteJoinError) Error() string {
+	return fmt.Sprintf("%s joined, does not vote yet; repeat the command to wait for it: %v", e.replica, e.cause)
+}
+
+func (e *incompleteJoinError) Unwrap() error { return e.cause }
+func (e *incompleteJoinError) ExitCode() int { return ExitUnknownOutcome }
 
 func (t *tree) leaveCommand() *cobra.Command {
 	return &cobra.Command{
@@ -123,22 +145,61 @@ func replicaCommand(verb, short, long string, run func(*cobra.Command, string) e
 		Use:   verb + " REPLICA",
 		Short: short,
 		Long:  short + ". REPLICA is a name, or an id if several members have that name. " + long,
-		Args:  cobra.ExactArgs(1),
+		Args:  exactly("REPLICA"),
 		RunE:  func(command *cobra.Command, args []string) error { return run(command, args[0]) },
 	}
 }
 
 func (t *tree) removeReplicaCommand() *cobra.Command {
 	return replicaCommand("remove", "Remove a member from the cluster, for good",
-		"Its id never joins again; its process ends if it runs. A leader hands over first.",
-		func(command *cobra.Command, replica string) error {
-			answer, err := changeCluster(t, command, "remove "+replica, &slimcppb.RemoveReplicaRequest{Replica: replica},
-				slimcppb.ClusterServiceClient.RemoveReplica)
-			if err != nil {
-				return err
-			}
-			return t.printMessage(command, fmt.Sprintf("Replica '%s' is removed\n", printable(replica)), answer)
-		})
+		"Its id never joins again; its process ends if it runs. A leader hands over first. "+
+			"It may be repeated: with the id where a replica of the same name may have joined since.",
+		t.removeReplica)
+}
+
+// removeReplica asks for the member by its id: by its name a repetition could remove
+// another one that has joined under it since.
+func (t *tree) removeReplica(command *cobra.Command, replica string) error {
+	id, err := t.replicaID(command, replica)
+	if err != nil {
+		return err
+	}
+	answer, err := changeCluster(t, command, "remove "+id, &slimcppb.RemoveReplicaRequest{Replica: id},
+		slimcppb.ClusterServiceClient.RemoveReplica)
+	if err != nil {
+		return err
+	}
+	return t.printMessage(command, fmt.Sprintf("Replica '%s' is removed\n", printable(replica)), answer)
+}
+
+// replicaID returns the id of the one member that has a name. Whatever else is given
+// it returns as it is: the leader judges that.
+func (t *tree) replicaID(command *cobra.Command, nameOrID string) (string, error) {
+	answer, err := t.clusterStatus(command, "remove "+nameOrID)
+	if err != nil {
+		return "", err
+	}
+	var named []string
+	for _, replica := range answer.GetReplicas() {
+		if replica.GetReplicaId() == nameOrID {
+			return nameOrID, nil
+		}
+		if replica.GetName() == nameOrID {
+			named = append(named, replica.GetReplicaId())
+		}
+	}
+	if len(named) != 1 {
+		return nameOrID, nil
+	}
+	return named[0], nil
+}
+
+func (t *tree) clusterStatus(command *cobra.Command, action string) (answer *slimcppb.ClusterStatusResponse, err error) {
+	err = t.connect(command, action, func(ctx context.Context, connection *grpc.ClientConn) (err error) {
+		answer, err = slimcppb.NewClusterServiceClient(connection).ClusterStatus(ctx, &slimcppb.ClusterStatusRequest{})
+		return err
+	})
+	return answer, err
 }
 
 func (t *tree) promoteCommand() *cobra.Command {
@@ -171,7 +232,7 @@ func (t *tree) transferCommand() *cobra.Command {
 		Short: "Have another member lead",
 		Long: "Have another member lead: the one named, by name or id, or the one that is most up to date. " +
 			"It must vote, be healthy and be up to date.",
-		Args: cobra.MaximumNArgs(1),
+		Args: exactly("[REPLICA]"),
 		RunE: func(command *cobra.Command, args []string) error {
 			request := &slimcppb.TransferLeadershipRequest{}
 			if len(args) > 0 {
@@ -201,82 +262,4 @@ func (t *tree) finalizeCommand() *cobra.Command {
 			return t.printMessage(command, fmt.Sprintf("Schema %d is active\n", answer.GetSchema()), answer)
 		},
 	}
-}
-
-func (t *tree) clusterStatusCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "status",
-		Short: "Show the replicas, who leads, and how many may fail",
-		Args:  cobra.NoArgs,
-		RunE: func(command *cobra.Command, _ []string) error {
-			var answer *slimcppb.ClusterStatusResponse
-			err := t.connect(command, "cluster status", func(ctx context.Context, connection *grpc.ClientConn) (err error) {
-				answer, err = slimcppb.NewClusterServiceClient(connection).ClusterStatus(ctx, &slimcppb.ClusterStatusRequest{})
-				return err
-			})
-			if err != nil {
-				return err
-			}
-			if t.format != formatTable {
-				return t.printMessage(command, "", answer)
-			}
-			return t.print(command, clusterListing(answer))
-		},
-	}
-}
-
-func clusterListing(answer *slimcppb.ClusterStatusResponse) listing {
-	list := listing{
-		columns: []string{"NAME", "REPLICA_ID", "ROLE", "HEALTH", "APPLIED", "LAG", "LAST_CONTACT", "VERSION", "SCHEMA", "SESSIONS", "ADDRESS"},
-	}
-	if len(answer.GetReplicas()) == 0 {
-		list.heading = fmt.Sprintf("Replica %s is not a member of a cluster: \"slim-cp cluster init\" makes one of it, "+
-			"\"slim-cp cluster join HOST:PORT\" has it join one", answer.GetReplicaId())
-		return list
-	}
-	leader := "leader: " + answer.GetLeaderId()
-	if answer.GetLeaderId() == "" {
-		leader = "no leader"
-	}
-	list.heading = fmt.Sprintf("Cluster %s, %s\nterm: %d, generation: %d, index: %d, schema: %d\nfailure tolerance: %d",
-		orAbsent(answer.GetClusterId()), leader, answer.GetTerm(), answer.GetGeneration(), answer.GetIndex(), answer.GetSchema(),
-		answer.GetFailureTolerance())
-	for _, note := range answer.GetNotes() {
-		list.heading += "\n" + printable(note)
-	}
-	for _, replica := range answer.GetReplicas() {
-		list.rows = append(list.rows, replicaRow(replica))
-	}
-	return list
-}
-
-func replicaRow(replica *slimcppb.ReplicaStatus) []string {
-	health := "healthy"
-	if !replica.GetHealthy() {
-		health = orAbsent(replica.GetProblem())
-	}
-	contact := absent
-	if replica.LastContactMs != nil {
-		contact = (time.Duration(replica.GetLastContactMs()) * time.Millisecond).String()
-	}
-	return []string{
-		replica.GetName(), replica.GetReplicaId(), roleText(replica.GetRole()), health,
-		strconv.FormatUint(replica.GetAppliedIndex(), 10), strconv.FormatUint(replica.GetLag(), 10), contact,
-		orAbsent(replica.GetVersion()), strconv.FormatUint(uint64(replica.GetSchema()), 10),
-		strconv.FormatUint(replica.GetSessions(), 10), replica.GetAddress(),
-	}
-}
-
-func roleText(role slimcppb.ReplicaRole) string {
-	switch role {
-	case slimcppb.ReplicaRole_REPLICA_ROLE_LEADER:
-		return "leader"
-	case slimcppb.ReplicaRole_REPLICA_ROLE_VOTER:
-		return "voter"
-	case slimcppb.ReplicaRole_REPLICA_ROLE_NON_VOTER:
-		return "non-voter"
-	case slimcppb.ReplicaRole_REPLICA_ROLE_HELD_BACK:
-		return "held back"
-	}
-	return absent
 }

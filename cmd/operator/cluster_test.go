@@ -22,8 +22,11 @@ import (
 
 func (s *stub) ClusterStatus(ctx context.Context, request *slimcppb.ClusterStatusRequest) (*slimcppb.ClusterStatusResponse, error) {
 	err := s.note(ctx, "ClusterStatus", request)
-	if s.empty {
+	switch {
+	case s.empty:
 		return &slimcppb.ClusterStatusResponse{ReplicaId: "cp-1-0a1b2c3d"}, err
+	case s.alone:
+		return aloneStatus(), err
 	}
 	return &slimcppb.ClusterStatusResponse{
 		ClusterId: "858d1e69-71c3-4c11-80a9-cba698d5647f", ReplicaId: "cp-2-00000002", LeaderId: "cp-1-0a1b2c3d",
@@ -65,6 +68,10 @@ func (s *stub) Join(request *slimcppb.JoinClusterRequest, stream grpc.ServerStre
 		progress.ReplicaId, progress.ClusterId = "cp-2-00000002", "c1"
 		if err := stream.Send(progress); err != nil {
 			return err
+		}
+		if s.novote {
+			<-stream.Context().Done()
+			return stream.Context().Err()
 		}
 	}
 	return nil
@@ -157,6 +164,71 @@ func TestClusterStatusOfAStranger(t *testing.T) {
 	}
 }
 
+// aloneStatus is the answer of the last of three voters.
+func aloneStatus() *slimcppb.ClusterStatusResponse {
+	return &slimcppb.ClusterStatusResponse{
+		ClusterId: "c1", ReplicaId: "cp-2-00000002", LeaderId: "cp-1-0a1b2c3d", Term: 3, Index: 119, Schema: 1,
+		Notes: []string{"another note"},
+		Replicas: []*slimcppb.ReplicaStatus{
+			{ReplicaId: "cp-1-0a1b2c3d", Name: "cp-1", Role: slimcppb.ReplicaRole_REPLICA_ROLE_LEADER, Problem: "cannot be reached"},
+			{
+				ReplicaId: "cp-2-00000002", Name: "cp-2", Role: slimcppb.ReplicaRole_REPLICA_ROLE_VOTER, AppliedIndex: 119,
+				Problem: "it last heard from a leader 5s ago", LastContactMs: proto.Int64(5000), Version: "v1", Schema: 1,
+			},
+			{ReplicaId: "cp-3-00000003", Name: "cp-3", Role: slimcppb.ReplicaRole_REPLICA_ROLE_VOTER, Problem: "cannot be reached"},
+		},
+	}
+}
+
+// TestQuorumLost: it is said, and nobody who does not answer leads or has figures.
+func TestQuorumLost(t *testing.T) {
+	isolate(t)
+	address := serve(t, &stub{alone: true})
+	got := run(t, Options{}, "cluster", "status", "--server", address)
+	if got.code != ExitDone || got.stderr != "" {
+		t.Errorf("exit code %d: %s", got.code, got.stderr)
+	}
+	compareGolden(t, filepath.Join("testdata", "slim-cp", "cluster-status-alone.txt"), got.stdout)
+	got = run(t, Options{}, "cluster", "status", "-o", "json", "--server", address)
+	if !strings.Contains(got.stdout, "quorum lost") || strings.Contains(got.stdout, "REPLICA_ROLE_LEADER") {
+		t.Errorf("the document is\n%s", got.stdout)
+	}
+}
+
+// TestUnfinishedJoin: a replica that was taken in is not a failure, nor done.
+func TestUnfinishedJoin(t *testing.T) {
+	for name, c := range map[string]struct {
+		server *stub
+		code   int
+		want   string
+	}{
+		"taken in":  {&stub{novote: true}, ExitUnknownOutcome, "cp-2-00000002 joined, does not vote yet; repeat the command to wait for it"},
+		"no answer": {&stub{hang: true}, ExitUnknownOutcome, "no answer within 1s (the change may or may not have been made"},
+		"refused":   {&stub{fail: status.Error(codes.FailedPrecondition, "no")}, ExitFailed, "FAILED_PRECONDITION: no\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			isolate(t)
+			got := run(t, Options{}, "cluster", "join", "cp-1.example:50053", "--timeout", "1s", "--server", serve(t, c.server))
+			if got.code != c.code {
+				t.Errorf("exit code %d, want %d", got.code, c.code)
+			}
+			checkErrorLine(t, got.stderr, c.want)
+		})
+	}
+}
+
+// What fails on this side is not said of the control plane.
+func TestSnapshotFileTrouble(t *testing.T) {
+	home := isolate(t)
+	address := serve(t, &stub{snapshot: savedState(t)})
+	file := filepath.Join(home, "none", "state")
+	got := run(t, Options{}, "snapshot", "save", file, "--server", address)
+	if got.code != ExitFailed || strings.Contains(got.stderr, address) {
+		t.Errorf("exit code %d: %s", got.code, got.stderr)
+	}
+	checkErrorLine(t, got.stderr, "Error: save snapshot: open "+file+".tmp: no such file or directory\n")
+}
+
 func TestSnapshotCommands(t *testing.T) {
 	home := isolate(t)
 	server := &stub{snapshot: savedState(t)}
@@ -199,7 +271,7 @@ func TestBadSnapshotIsNotKept(t *testing.T) {
 				t.Fatal(err)
 			}
 			got := run(t, Options{}, "snapshot", "save", file, "--server", serve(t, server))
-			if got.code != ExitFailed || strings.Count(got.stderr, "\n") != 1 {
+			if got.code != ExitFailed || strings.Count(got.stderr, "\n") != 1 || strings.Contains(got.stderr, "rpc error") {
 				t.Errorf("exit code %d: %s", got.code, got.stderr)
 			}
 			content, err := os.ReadFile(file)

@@ -30,6 +30,8 @@ type vocabulary struct {
 	// the server's.
 	configVariable  string
 	credentialsHint string
+	// showsDeletedLinks: a deleted link has a word for its status.
+	showsDeletedLinks bool
 }
 
 func (d Dialect) vocabulary() vocabulary {
@@ -51,6 +53,7 @@ func (d Dialect) vocabulary() vocabulary {
 		outputShorthand:   "o",
 		environmentPrefix: "SLIM_CP_",
 		credentialsHint:   "give --basic-auth-creds",
+		showsDeletedLinks: true,
 	}
 }
 

@@ -28,7 +28,7 @@ func resolveLine(t *testing.T, line string) (endpoint, error) {
 	var connection connectionFlags
 	v := Slimctl.vocabulary()
 	flags := pflag.NewFlagSet("test", pflag.ContinueOnError)
-	connection.define(flags, v)
+	connection.define(flags, v, DefaultServer)
 	if err := flags.Parse(strings.Fields(line)); err != nil {
 		t.Fatal(err)
 	}

@@ -7,9 +7,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/genproto/googleapis/rpc/code"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 )
 
 // The exit codes of every command. A command with more of them returns errors
@@ -18,7 +15,7 @@ const (
 	ExitDone   = 0
 	ExitFailed = 1
 	ExitUsage  = 2
-	// ExitUnknownOutcome: a change may or may not have been made.
+	// ExitUnknownOutcome: a change may or may not have been made, or is not complete.
 	ExitUnknownOutcome = 3
 	// ExitNotConverged: the fleet does not hold what it should, in time.
 	ExitNotConverged = 4
@@ -119,31 +116,3 @@ func usageErrorf(text string, args ...any) error { return &usageError{fmt.Errorf
 func (e *usageError) Error() string { return e.cause.Error() }
 func (e *usageError) Unwrap() error { return e.cause }
 func (e *usageError) ExitCode() int { return ExitUsage }
-
-// callError is a call that the control plane refused or did not answer.
-type callError struct {
-	action, address, hint string
-	cause                 error
-}
-
-// newCallError keeps the hint only where credentials are the trouble.
-func newCallError(action, address, hint string, cause error) error {
-	switch status.Code(cause) {
-	case codes.Unauthenticated, codes.PermissionDenied:
-		return &callError{action, address, hint, cause}
-	default:
-		return &callError{action: action, address: address, cause: cause}
-	}
-}
-
-// Error names the status code as documentation and logs do, in capitals.
-func (e *callError) Error() string {
-	answer := status.Convert(e.cause)
-	text := fmt.Sprintf("%s at %s: %s: %s", e.action, e.address, code.Code(answer.Code()), answer.Message())
-	if e.hint != "" {
-		text += " (" + e.hint + ")"
-	}
-	return text
-}
-
-func (e *callError) Unwrap() error { return e.cause }

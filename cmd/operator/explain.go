@@ -14,7 +14,7 @@ func (t *tree) explainCommand() *cobra.Command {
 	link := &cobra.Command{
 		Use:   "link GROUP_A GROUP_B",
 		Short: "Say why two groups are linked, or what is in the way",
-		Args:  cobra.ExactArgs(2),
+		Args:  exactly("GROUP_A GROUP_B"),
 		RunE: func(command *cobra.Command, args []string) error {
 			subject := "Link " + pairText(args[0], args[1])
 			return t.explain(command, subject, func(ctx context.Context, client slimcppb.ClusterServiceClient) (*slimcppb.Explanation, error) {
@@ -27,7 +27,7 @@ func (t *tree) explainCommand() *cobra.Command {
 		Short: "Say how messages for a name go from a group, or what is in the way",
 		Long: "Say how messages for a name go from a group, or what is in the way. NAME is C0/C1/C2 for all instances, " +
 			"or C0/C1/C2/ID for one, with ID a UUID or NULL_COMPONENT.",
-		Args: cobra.ExactArgs(2),
+		Args: exactly("NAME GROUP"),
 		RunE: func(command *cobra.Command, args []string) error {
 			subject := "Route to " + args[0] + " from group " + args[1]
 			return t.explain(command, subject, func(ctx context.Context, client slimcppb.ClusterServiceClient) (*slimcppb.Explanation, error) {

@@ -35,14 +35,18 @@ type connectionFlags struct {
 	variables map[string]string
 }
 
-func (c *connectionFlags) define(flags *pflag.FlagSet, v vocabulary) {
+func (c *connectionFlags) define(flags *pflag.FlagSet, v vocabulary, defaultServer string) {
 	if v.configVariable != "" {
 		flags.StringVar(&c.config, configFlag, "", "client configuration file (environment "+v.configVariable+"; else $HOME/.slimctl/config.yaml, else ./config.yaml, if it exists)")
 	}
 	usage := func(flag, text string) string { return text + " (environment " + variable(v, flag) + ")" }
+	withDefault := func(flag, text, value string) string {
+		return text + " (default " + value + "; environment " + variable(v, flag) + ")"
+	}
 	flags.StringVarP(&c.basicAuth, basicAuthFlag, "b", "", usage(basicAuthFlag, "credentials as `USERNAME:PASSWORD`"))
-	flags.StringVar(&c.server, serverFlag, "", usage(serverFlag, "control plane to ask: `HOST:PORT`, http://HOST:PORT or https://HOST:PORT"))
-	flags.StringVar(&c.timeout, timeoutFlag, "", usage(timeoutFlag, "`limit` for connecting and the whole answer, like 15s or 1m"))
+	flags.StringVar(&c.server, serverFlag, "", withDefault(serverFlag, "control plane to ask: `HOST:PORT`, http://HOST:PORT or https://HOST:PORT", defaultServer))
+	flags.StringVar(&c.timeout, timeoutFlag, "", withDefault(timeoutFlag, "`limit` for connecting and the whole answer, like 30s or 1m",
+		limitText(defaultTimeout)+" if the command names no other"))
 	flags.BoolVar(&c.skipVerify, skipVerifyFlag, false, usage(skipVerifyFlag, "use TLS without verifying the server"))
 	flags.StringVar(&c.caFile, caFileFlag, "", usage(caFileFlag, "use TLS and trust the certificate authorities in this `file`"))
 	flags.StringVar(&c.certFile, certFileFlag, "", usage(certFileFlag, "use TLS with the client certificate in this `file`"))

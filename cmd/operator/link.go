@@ -95,7 +95,7 @@ func (t *tree) listLinks(command *cobra.Command, filter filterFlags) error {
 			link.GetSourceNodeId(),
 			link.GetDestNodeId(),
 			link.GetDestEndpoint(),
-			linkStatus(link.GetStatus()),
+			t.linkStatus(link),
 		}
 	}
 	return t.print(command, listing{
@@ -107,10 +107,13 @@ func (t *tree) listLinks(command *cobra.Command, filter filterFlags) error {
 	})
 }
 
-// linkStatus has no word for a deleted link: on the wire it has no status of its
-// own.
-func linkStatus(status controlplanepb.LinkStatus) string {
-	switch status {
+// linkStatus is a link's status. On the wire a deleted link has none of its own, and
+// upstream's tool calls that unknown.
+func (t *tree) linkStatus(link *controlplanepb.LinkEntry) string {
+	if link.GetDeleted() && t.vocabulary.showsDeletedLinks {
+		return "DELETED"
+	}
+	switch link.GetStatus() {
 	case controlplanepb.LinkStatus_LINK_STATUS_PENDING:
 		return "PENDING"
 	case controlplanepb.LinkStatus_LINK_STATUS_APPLIED:

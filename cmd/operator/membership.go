@@ -79,7 +79,6 @@ func (t *tree) addMembershipCommand(word noun, methods membershipMethods) *cobra
 		}
 		return t.addMembership(command, word, methods, args[0], secret)
 	})
-	add.Args = cobra.RangeArgs(1, 2)
 	add.Flags().StringVar(&file, secretFileFlag, "", "read the secret from this `file` instead (\"-\": standard input), without the end of its last line")
 	return add
 }

@@ -3,7 +3,6 @@ package operator
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -45,7 +44,7 @@ func NewCommands(options Options) []*cobra.Command {
 		format:        formatTable,
 	}
 	if options.ConnectionFlags != nil {
-		t.connection.define(options.ConnectionFlags, t.vocabulary)
+		t.connection.define(options.ConnectionFlags, t.vocabulary, options.Server)
 	}
 	commands := []*cobra.Command{
 		t.nodeCommand(),
@@ -62,7 +61,7 @@ func NewCommands(options Options) []*cobra.Command {
 	}
 	for _, command := range commands {
 		if options.ConnectionFlags == nil {
-			t.connection.define(command.PersistentFlags(), t.vocabulary)
+			t.connection.define(command.PersistentFlags(), t.vocabulary, options.Server)
 		}
 		command.PersistentFlags().VarP(&t.format, "output", t.vocabulary.outputShorthand, "output format: table, json or yaml")
 	}
@@ -137,7 +136,7 @@ func (t *tree) connectFor(
 	ctx, cancel := context.WithTimeout(command.Context(), limit)
 	defer cancel()
 	if err := call(ctx, connection); err != nil {
-		return newCallError(action, endpoint.address, t.vocabulary.credentialsHint, err)
+		return t.newCallError(action, endpoint, limit, err)
 	}
 	return nil
 }
@@ -164,7 +163,7 @@ func addCommand(arguments, short string, run func(*cobra.Command, []string) erro
 	return &cobra.Command{
 		Use:   "add " + arguments,
 		Short: short,
-		Args:  cobra.ExactArgs(len(strings.Fields(arguments))),
+		Args:  exactly(arguments),
 		RunE:  run,
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/status"
 
 	"github.com/slim-cp/slim-cp/cmd/operator/snapshotfile"
 	"github.com/slim-cp/slim-cp/fsm"
@@ -26,14 +27,15 @@ func (t *tree) snapshotCommand() *cobra.Command {
 		Use:   "save FILE",
 		Short: "Save the state of the cluster to a file",
 		Long: "Save the state of the cluster, with everything that was answered before, to a file. " +
-			"The file is written as FILE.tmp, checked and moved into place, so it is complete or not there.",
-		Args: cobra.ExactArgs(1),
+			"The file is written as FILE.tmp, checked and moved into place, so it is complete or not there. " +
+			longLimit,
+		Args: exactly("FILE"),
 		RunE: func(command *cobra.Command, args []string) error { return t.saveSnapshot(command, args[0]) },
 	}
 	inspect := &cobra.Command{
 		Use:   "inspect FILE",
 		Short: "Check a saved state and say what it holds",
-		Args:  cobra.ExactArgs(1),
+		Args:  exactly("FILE"),
 		RunE: func(command *cobra.Command, args []string) error {
 			info, err := snapshotfile.Inspect(args[0])
 			if err != nil {
@@ -47,8 +49,8 @@ func (t *tree) snapshotCommand() *cobra.Command {
 		Short: "Make a saved state the state of the cluster",
 		Long: "Make a saved state the state of the cluster, while it runs. Nodes stay connected and are brought to the restored state. " +
 			"Changes that are under way have an unknown outcome. A damaged file changes nothing; " +
-			"one of another cluster is taken only with --force.",
-		Args: cobra.ExactArgs(1),
+			"one of another cluster is taken only with --force. " + longLimit,
+		Args: exactly("FILE"),
 		RunE: func(command *cobra.Command, args []string) error { return t.restoreSnapshot(command, args[0], force) },
 	}
 	restore.Flags().BoolVar(&force, "force", false, "take the saved state of another cluster")
@@ -113,7 +115,8 @@ func (t *tree) restoreSnapshot(command *cobra.Command, path string, force bool) 
 		return err
 	}, grpc.WithStatsHandler(progress))
 	if err != nil {
-		if progress.unknown(err) {
+		// A file that cannot be read to its end was not restored.
+		if _, answered := status.FromError(err); answered && progress.unknown(err) {
 			return &unknownOutcomeError{err}
 		}
 		return err

@@ -65,7 +65,7 @@ func (t *tree) status(command *cobra.Command, wait bool) error {
 	}
 	answer, err := look(ctx)
 	if err != nil {
-		return newCallError("status", endpoint.address, t.vocabulary.credentialsHint, err)
+		return t.newCallError("status", endpoint, limit, err)
 	}
 	lines := answer.GetLines()
 	for _, warning := range answer.GetWarnings() {

@@ -44,6 +44,9 @@ type stub struct {
 	// stream.
 	snapshot []byte
 	cutOff   bool
+	// alone is the state of a cluster whose other members are gone; novote is a join
+	// that never ends.
+	alone, novote bool
 
 	mu            sync.Mutex
 	methods       []string

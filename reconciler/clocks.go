@@ -85,25 +85,47 @@ func (l *leadership) tick(key string) {
 	}
 }
 
+// dial is how long a link has been connecting in one of its revisions, by this
+// leader's own clock. The stamps in the state may be those of another leader,
+// whose clock is another one (protocol D6).
+type dial struct {
+	revision uint64
+	since    time.Time
+}
+
 // scheduleLinks starts the clocks of links that were dialled and are not
-// confirmed.
+// confirmed, and forgets those of the others.
 func (l *leadership) scheduleLinks(changes fsm.Changes, view *fsm.View) {
-	schedule := func(link *fsm.Link) {
-		if link.Status == fsm.LinkConnecting {
-			l.clocks.AddAfter(clockKey(clockLink, link.ID), unclaimedLook)
-		}
-	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if changes.All {
+		before := l.dials
+		l.dials = map[string]dial{}
 		for link := range view.Links() {
-			schedule(link)
+			l.scheduleLink(link, before[link.ID])
 		}
 		return
 	}
 	for _, change := range changes.Links {
+		before := l.dials[change.LinkID]
+		delete(l.dials, change.LinkID)
 		if link, ok := view.Link(change.LinkID); ok {
-			schedule(link)
+			l.scheduleLink(link, before)
 		}
 	}
+}
+
+// scheduleLink starts a link's clock, or lets it run on if it is the same dial as
+// before. l.mu is held.
+func (l *leadership) scheduleLink(link *fsm.Link, before dial) {
+	if link.Status != fsm.LinkConnecting {
+		return
+	}
+	if before.since.IsZero() || before.revision != link.SourceRevision {
+		before = dial{revision: link.SourceRevision, since: time.Now()}
+	}
+	l.dials[link.ID] = before
+	l.clocks.AddAfter(clockKey(clockLink, link.ID), unclaimedLook)
 }
 
 // checkLink looks at a link some time after its source acknowledged the dial.
@@ -112,8 +134,13 @@ func (l *leadership) checkLink(id string) {
 	if !ok || link.Status != fsm.LinkConnecting {
 		return
 	}
-	// The state's clock stamped the acknowledgement; it runs with the leader's.
-	waited := time.Since(link.UpdatedAt)
+	l.mu.Lock()
+	dial, known := l.dials[id]
+	l.mu.Unlock()
+	if !known || dial.revision != link.SourceRevision {
+		return // the view is newer: its changes are about to be scheduled
+	}
+	waited := time.Since(dial.since)
 	if waited >= unclaimedReplace {
 		l.replaceLink(link, "nobody claimed the connection", clockKey(clockLink, id))
 		return

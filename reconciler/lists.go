@@ -94,10 +94,12 @@ func (d *driver) knowledge(view *fsm.View) knowledge {
 // those that were not wanted before it began. Where this errs the node tells when
 // it is asked to delete the route.
 func (d *driver) forgotten(view *fsm.View, linkID string, name fsm.Name) bool {
-	switch {
-	case d.continued:
+	if d.continued {
 		return false
-	case !d.session.RegisteredAt.Before(d.l.started):
+	}
+	// Stamps of the state do not tell: they may be of a clock that runs ahead of
+	// this leader's (protocol D6).
+	if _, found := d.l.found[d.session.Name]; !found {
 		return true
 	}
 	link, linked := view.Link(linkID)

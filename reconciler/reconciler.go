@@ -130,8 +130,10 @@ type queue = workqueue.TypedDelayingInterface[string]
 // leadership is everything that lives as long as one term of leading.
 type leadership struct {
 	Options
-	term    uint64
-	started time.Time
+	term uint64
+	// found are the sessions that were there when the work began. Nothing is
+	// written to it afterwards.
+	found map[fsm.SessionName]struct{}
 
 	links  queue
 	routes queue
@@ -149,6 +151,8 @@ type leadership struct {
 	drivers map[string]*driver
 	// absences are of nodes without a session, and of leaving ones.
 	absences map[string]absence
+	// dials are of links that are connecting, by link id.
+	dials map[string]dial
 	// heldUntil: nobody departs before, and no absence began earlier (protocol D3).
 	heldUntil time.Time
 }
@@ -160,18 +164,31 @@ func newLeadership(options Options, term uint64) *leadership {
 	l := &leadership{
 		Options:  options,
 		term:     term,
-		started:  time.Now(),
 		links:    newQueue("links"),
 		routes:   newQueue("routes"),
 		clocks:   newQueue("clocks"),
 		drivers:  map[string]*driver{},
 		absences: map[string]absence{},
+		dials:    map[string]dial{},
 	}
-	l.heldUntil = l.started.Add(options.DepartureHold)
-	l.current.Store(options.Store.View())
+	l.heldUntil = time.Now().Add(options.DepartureHold)
+	view := options.Store.View()
+	l.found = sessions(view)
+	l.current.Store(view)
 	l.outbox = newOutbox(l)
 	l.ghosts = newGhostLog()
 	return l
+}
+
+// sessions returns the names of all sessions.
+func sessions(view *fsm.View) map[fsm.SessionName]struct{} {
+	names := map[fsm.SessionName]struct{}{}
+	for node := range view.Nodes() {
+		for _, session := range node.Sessions {
+			names[session.Name] = struct{}{}
+		}
+	}
+	return names
 }
 
 func (l *leadership) run(ctx context.Context) {

@@ -347,8 +347,8 @@ func (c *custody) proposeLost(session fsm.SessionName, reason slimcppb.LossReaso
 	for {
 		ctx, cancel := context.WithTimeout(c.ctx, proposeTimeout)
 		result, err := c.router.proposer.ProposeAsLeader(ctx, c.term, &slimcppb.Command{
-			Schema: fsm.SchemaVersion, Generation: c.router.store.View().Generation(),
-			Payload: &slimcppb.Command_SessionLost{SessionLost: &slimcppb.SessionLost{Session: session.Proto(), Reason: reason}},
+			Generation: c.router.store.View().Generation(),
+			Payload:    &slimcppb.Command_SessionLost{SessionLost: &slimcppb.SessionLost{Session: session.Proto(), Reason: reason}},
 		})
 		cancel()
 		if err == nil && !retriable(result.Err) {

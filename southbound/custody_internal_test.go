@@ -32,6 +32,10 @@ func (l *lone) Read(context.Context) (*fsm.View, error) { return l.store.View(),
 func (l *lone) Propose(_ context.Context, command *slimcppb.Command) (fsm.Result, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	// The cluster may use an older schema than this binary's newest.
+	if command.GetSchema() > 0 {
+		return fsm.Result{Err: fsm.ErrInactiveSchema}, nil
+	}
 	l.index++
 	command = proto.CloneOf(command)
 	command.TimeUnixNanos = time.Now().UnixNano()
@@ -51,31 +55,38 @@ func (l *lone) lostReplicas() []string {
 	return slices.Clone(l.lost)
 }
 
+// watching is the custody of a leader whose state has a session on another replica
+// that never attaches. What it returns besides closes it.
+func (l *lone) watching(t *testing.T) (*custody, func()) {
+	t.Helper()
+	for _, command := range []*slimcppb.Command{
+		{Payload: &slimcppb.Command_InitCluster{InitCluster: &slimcppb.InitCluster{ClusterId: "test"}}},
+		{Generation: 1, Payload: &slimcppb.Command_SetFleetConfig{SetFleetConfig: &slimcppb.SetFleetConfig{
+			Config: &slimcppb.FleetConfig{Graces: &slimcppb.Graces{ReplicaMs: 5000}},
+		}}},
+		{Generation: 1, Payload: &slimcppb.Command_RegisterNode{RegisterNode: &slimcppb.RegisterNode{
+			Session: fsm.SessionName{ReplicaID: "other", BootID: "boot", Counter: 1}.Proto(), Group: "g", Node: "n",
+		}}},
+	} {
+		if result, _ := l.Propose(t.Context(), command); result.Err != nil {
+			t.Fatal(result.Err)
+		}
+	}
+	service := New(Options{Proposer: l, Store: l.store, Logger: hclog.NewNullLogger()})
+	router := NewRouter(RouterOptions{Service: service, Proposer: l, Store: l.store})
+	c := newCustody(t.Context(), router, 1)
+	node, _ := l.store.View().Node("g/n")
+	c.follow(node)
+	return c, func() { c.close(); service.Close() }
+}
+
 // What a leader did not hear while it stood still itself says nothing about the
 // others.
 func TestLeaderThatStoodStillGivesNobodyUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		leader := &lone{store: fsm.New()}
-		for _, command := range []*slimcppb.Command{
-			{Payload: &slimcppb.Command_InitCluster{InitCluster: &slimcppb.InitCluster{ClusterId: "test"}}},
-			{Generation: 1, Payload: &slimcppb.Command_SetFleetConfig{SetFleetConfig: &slimcppb.SetFleetConfig{
-				Config: &slimcppb.FleetConfig{Graces: &slimcppb.Graces{ReplicaMs: 5000}},
-			}}},
-			{Generation: 1, Payload: &slimcppb.Command_RegisterNode{RegisterNode: &slimcppb.RegisterNode{
-				Session: fsm.SessionName{ReplicaID: "other", BootID: "boot", Counter: 1}.Proto(), Group: "g", Node: "n",
-			}}},
-		} {
-			if result, _ := leader.Propose(t.Context(), command); result.Err != nil {
-				t.Fatal(result.Err)
-			}
-		}
-		service := New(Options{Proposer: leader, Store: leader.store, Logger: hclog.NewNullLogger()})
-		defer service.Close()
-		router := NewRouter(RouterOptions{Service: service, Proposer: leader, Store: leader.store})
-		c := newCustody(t.Context(), router, 1)
-		defer c.close()
-		node, _ := leader.store.View().Node("g/n")
-		c.follow(node)
+		c, end := leader.watching(t)
+		defer end()
 		pass(5 * time.Second)
 		c.forgive(5 * time.Second)
 		c.look(time.Now())
@@ -88,6 +99,22 @@ func TestLeaderThatStoodStillGivesNobodyUp(t *testing.T) {
 		synctest.Wait()
 		if lost := leader.lostReplicas(); !slices.Equal(lost, []string{"other"}) {
 			t.Errorf("after another replica_grace sessions of %v were given up, want those of other", lost)
+		}
+	})
+}
+
+// In the midst of a rolling upgrade the leader may know a newer schema than the
+// cluster uses (protocol X5). It gives sessions up all the same.
+func TestSessionsAreGivenUpBeforeAnUpgradeIsFinalized(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		leader := &lone{store: fsm.New()}
+		c, end := leader.watching(t)
+		defer end()
+		pass(5 * time.Second)
+		c.look(time.Now())
+		synctest.Wait()
+		if node, ok := leader.store.View().Node("g/n"); !ok || node.Connected() {
+			t.Error("the session of a replica that is gone was not given up")
 		}
 	})
 }

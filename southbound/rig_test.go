@@ -93,6 +93,11 @@ func (r *replica) Propose(ctx context.Context, command *slimcppb.Command) (fsm.R
 			return fsm.Result{}, &cluster.UnknownOutcomeError{Cause: ctx.Err()}
 		}
 	}
+	// The cluster may use an older schema than this binary's newest, so only the
+	// log's proposer may fill it in.
+	if command.GetSchema() > 0 {
+		return fsm.Result{Err: fsm.ErrInactiveSchema}, nil
+	}
 	result := r.apply(command)
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -88,7 +88,7 @@ func (p *pilot) FetchServerStats(ctx context.Context, servers map[raft.ServerID]
 			continue
 		}
 		stats[id] = &autopilot.ServerStats{LastContact: max(0, status.LastContact), LastTerm: status.LastTerm, LastIndex: status.LastIndex}
-		if status.LastContact < 0 && !status.Leader {
+		if status.Problem != "" || status.LastContact < 0 && !status.Leader {
 			stats[id].LastContact = time.Hour // never
 		}
 	}

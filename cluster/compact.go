@@ -51,8 +51,8 @@ func compactLog(path string, minimum int64, logger hclog.Logger) error {
 // free.
 func copyLog(to, from string) (done bool, err error) {
 	defer func() {
-		if reason := recover(); reason != nil { // so does bbolt over a damaged file
-			done, err = false, fmt.Errorf("the file is damaged: %v", reason)
+		if reason := recover(); reason != nil { // bbolt's, over some damages
+			done, err = false, damagedLog(from, reason)
 		}
 	}()
 	options := *boltOptions()

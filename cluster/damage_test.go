@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io/fs"
+	"maps"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -31,7 +34,7 @@ func TestFlippedBitsOfTheLogAreNoticed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Of the file's own structure bbolt notices some flips, by a panic.
+	// TestDamagedLogFileNeverCrashes is about the file's own structure.
 	var used []int
 	entry := []byte("AppendedAt")
 	for at := bytes.Index(content, entry); at >= 0 && at < len(content); {
@@ -177,4 +180,133 @@ func TestAcknowledgedWritesAreInTheFiles(t *testing.T) {
 		}
 		stop(t, survivor)
 	}
+}
+
+// memberOf returns what a status says of a member.
+func memberOf(t *testing.T, status cluster.Status, replicaID string) cluster.MemberStatus {
+	t.Helper()
+	for _, member := range status.Members {
+		if member.ReplicaID == replicaID {
+			return member
+		}
+	}
+	t.Fatalf("%s is no member: %+v", replicaID, status.Members)
+	return cluster.MemberStatus{}
+}
+
+// Whatever keeps a replica from writing: in touch and behind is not healthy.
+func TestReplicaThatStandsStillIsNotHealthy(t *testing.T) {
+	t.Parallel()
+	e := newEnsemble(t)
+	logs := &faultyLogs{}
+	e.start("a")
+	e.start("b", func(o *cluster.Options) { *o = o.WithLogs(logs.wrap) })
+	e.start("c")
+	e.unite("a", "b", "c")
+	e.waitVoters("a", "b", "c")
+	e.transfer("a")
+	id := e.replicas["b"].ReplicaID()
+	logs.setFailure(errors.New("refused"))
+	propose(t, e.replicas["a"], register(0))
+	eventually(t, "the leader sees it", func() bool {
+		status := e.replicas["a"].Status(t.Context())
+		return status.FailureTolerance == 0 && strings.Contains(memberOf(t, status, id).Problem, "has written none")
+	})
+	logs.setFailure(nil)
+	eventually(t, "it is well again", func() bool { return e.replicas["a"].Status(t.Context()).FailureTolerance == 1 })
+}
+
+// A replica that cannot take in a restored state stays in the generation before.
+func TestReplicaOfAnotherGenerationIsNotHealthy(t *testing.T) {
+	t.Parallel()
+	e := newEnsemble(t)
+	e.form("a", "b", "c")
+	e.transfer("a")
+	propose(t, e.replicas["a"], register(0))
+	var saved bytes.Buffer
+	if _, err := e.replicas["a"].SaveSnapshot(t.Context(), &saved); err != nil {
+		t.Fatal(err)
+	}
+	snapshots, aside := filepath.Join(e.dirs["b"], "snapshots"), filepath.Join(e.dirs["b"], "aside")
+	if err := errors.Join(os.Rename(snapshots, aside), os.WriteFile(snapshots, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := e.replicas["a"].RestoreSnapshot(t.Context(), &saved, false); err != nil {
+		t.Fatal(err)
+	}
+	id := e.replicas["b"].ReplicaID()
+	eventually(t, "the leader sees it", func() bool {
+		return strings.Contains(memberOf(t, e.replicas["a"].Status(t.Context()), id).Problem, "of generation 1, the leader's of generation 2")
+	})
+	if err := errors.Join(os.Remove(snapshots), os.Rename(aside, snapshots)); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it is well again", func() bool { return memberOf(t, e.replicas["a"].Status(t.Context()), id).Healthy })
+}
+
+// A log file that was cut, or of which a part is something else, is refused in one
+// line by a start and by a recovery, and stays as it is.
+func TestDamagedLogFileIsRefused(t *testing.T) {
+	t.Parallel()
+	options := cluster.Options{DataDir: t.TempDir()}
+	replica := start(t, options)
+	for i := range 200 {
+		propose(t, replica, register(i))
+	}
+	stop(t, replica)
+	content, err := os.ReadFile(filepath.Join(options.DataDir, "raft.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	noise := bytes.Clone(content)
+	random := rand.NewChaCha8([32]byte{})
+	_, _ = random.Read(noise[8192:min(len(noise), 28000)])
+	cases := map[string][]byte{"noise": noise}
+	for _, size := range []int{1, 100, 4096, 8192, 12288, 16384, 20480} {
+		cases[fmt.Sprintf("%d bytes", size)] = content[:size]
+	}
+	for name, damaged := range cases {
+		dir := filepath.Join(t.TempDir(), "data")
+		path := filepath.Join(dir, "raft.db")
+		left := filepath.Join(dir, "restore-1.tmp")
+		err := errors.Join(os.CopyFS(dir, os.DirFS(options.DataDir)), os.WriteFile(path, damaged, 0o600), os.WriteFile(left, nil, 0o600))
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := contentOf(t, dir)
+		_, opened := open(t, cluster.Options{DataDir: dir})
+		_, planned := cluster.Recover(t.Context(), cluster.RecoverOptions{DataDir: dir, Advertise: "a:1", DryRun: true})
+		_, recovered := cluster.Recover(t.Context(), cluster.RecoverOptions{DataDir: dir, Advertise: "a:1"})
+		for _, err := range []error{opened, planned, recovered} {
+			text := fmt.Sprint(err)
+			if !errors.Is(err, cluster.ErrStoreFailed) || strings.Contains(text, "\n") || strings.Count(text, path) != 1 || !strings.Contains(text, "join anew") {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		if !maps.Equal(before, contentOf(t, dir)) {
+			t.Errorf("%s: the data directory was changed", name)
+		}
+	}
+}
+
+// contentOf returns the files below a directory, but for the lock.
+func contentOf(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	files := map[string]string{}
+	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.Name() == "lock" {
+			return err
+		}
+		if entry.IsDir() {
+			files[path] = "a directory"
+			return nil
+		}
+		content, err := os.ReadFile(path)
+		files[path] = string(content)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
 }

@@ -375,6 +375,36 @@ func TestCopiedDataDirectoryIsRefused(t *testing.T) {
 	propose(t, e.replicas["c"], register(1))
 }
 
+// B-18: one whom only a replica that has just started knows asks through it, and would
+// take the place of the replica that was copied.
+func TestCopiedDataDirectoryTakesNobodysPlace(t *testing.T) {
+	t.Parallel()
+	e := newEnsemble(t)
+	e.form("a", "b", "c")
+	e.kill("c")
+	e.dirs["copy"] = filepath.Join(t.TempDir(), "data")
+	if err := os.CopyFS(e.dirs["copy"], os.DirFS(e.dirs["c"])); err != nil {
+		t.Fatal(err)
+	}
+	e.start("c")
+	e.waitVoters("a", "b", "c")
+	e.transfer("b")
+	e.kill("a")
+	e.start("a")
+	e.network.separate("copy", []string{"b", "c"}, true)
+	copied := e.start("copy")
+	waitDone(t, copied)
+	if !errors.Is(copied.Err(), cluster.ErrDuplicate) {
+		t.Errorf("the copy stopped with %v", copied.Err())
+	}
+	for _, member := range e.replicas["b"].Members() {
+		if member.Address == "copy:1" {
+			t.Errorf("%s is said to be at the copy's address", member.ReplicaID)
+		}
+	}
+	propose(t, e.replicas["c"], register(1))
+}
+
 // B-19: cleanup must not eat the quorum.
 func TestRemovalKeepsAQuorum(t *testing.T) {
 	t.Parallel()

@@ -115,6 +115,9 @@ func (r *Replica) enter(ctx context.Context, address, clusterID string) (err err
 	if err == nil {
 		r.logger.Info("joined a cluster", "cluster", clusterID, "through", address)
 	}
+	if errors.Is(err, ErrDuplicate) { // the other one lives, so this one must not
+		r.fail(fmt.Errorf("%w: %w", ErrDuplicate, err))
+	}
 	return err
 }
 
@@ -195,6 +198,8 @@ func membershipError(err error, answered bool) error {
 		return &remoteError{text: text, kind: ErrMembership}
 	case code == codes.PermissionDenied, code == codes.Unimplemented, code == codes.InvalidArgument: // it never came to the change
 		return fmt.Errorf("%w: %s", ErrMembership, text)
+	case code == codes.AlreadyExists:
+		return &remoteError{text: text, kind: ErrDuplicate}
 	case code == codes.NotFound:
 		return &remoteError{text: text, kind: ErrUnknownReplica}
 	case code == codes.Unavailable && answered:
@@ -251,7 +256,11 @@ func (r *Replica) acceptable(ctx context.Context, request *slimcppb.JoinRequest)
 		return fmt.Errorf("%w: %s (version %s) knows schema %d, the cluster uses %d: upgrade it first",
 			ErrMembership, id, request.GetVersion(), request.GetSchema(), view.ActiveSchema())
 	}
-	_, known := r.member(id)
+	present, known := r.member(id)
+	if known && present.Address != request.GetAdvertise() && r.livesAt(ctx, present.Address, request) {
+		return fmt.Errorf("%w: %s, at %s, runs already at %s: its data directory was copied", ErrDuplicate,
+			id, request.GetAdvertise(), present.Address)
+	}
 	if !known && len(r.Members()) >= maxReplicas {
 		return fmt.Errorf("%w: the cluster has %d replicas, at most %d are accepted", ErrMembership, len(r.Members()), maxReplicas)
 	}
@@ -262,6 +271,17 @@ func (r *Replica) acceptable(ctx context.Context, request *slimcppb.JoinRequest)
 		}
 	}
 	return r.provesReachable(ctx, request)
+}
+
+// livesAt reports whether another process with a joiner's id runs at an address.
+func (r *Replica) livesAt(ctx context.Context, address string, joiner *slimcppb.JoinRequest) bool {
+	ctx, cancel := context.WithTimeout(ctx, cloneProbe)
+	defer cancel()
+	conn, answer, err := r.network.port.Dial(ctx, slimcppb.ConnectionKind_CONNECTION_KIND_RPC, address)
+	if err == nil {
+		_ = conn.Close()
+	}
+	return answer.GetReplicaId() == joiner.GetReplicaId() && answer.GetBootId() != joiner.GetBootId()
 }
 
 // provesReachable connects back to a joiner: one that cannot be reached would

@@ -99,6 +99,9 @@ func (r *Replica) keepMembership(ctx context.Context) {
 			r.tellAddress(ctx, members)
 		case r.isLost():
 			r.askMembership(ctx, members)
+			if r.Err() == nil { // another process may have taken its place
+				r.tellAddress(ctx, members)
+			}
 		case recorded != r.store.View().Generation() && r.Ready():
 			if r.record(ctx) {
 				recorded = r.store.View().Generation()

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -34,8 +35,13 @@ type Recovery struct {
 	ClusterID string
 	// Members of the configuration that is given up.
 	Members []Member
-	// LastIndex of the log. What is not known to be committed counts as committed.
+	// LastIndex of what is kept of the log. What is not known to be committed counts
+	// as committed.
 	LastIndex uint64
+	// Cut is how many entries behind LastIndex are given up since the first of them
+	// cannot be read, which CutReason says; 0: none.
+	Cut       uint64
+	CutReason string
 	State     fsm.SnapshotInfo
 	// Backup is the copy of the data directory; empty after a dry run.
 	Backup string
@@ -45,72 +51,208 @@ type Recovery struct {
 // when a quorum is lost for good. The replica must not run. A copy of the
 // directory is made first. The state gets a new generation, and the ids of the
 // other members are barred: they set their data aside and join anew. Should they
-// go on as a cluster of their own, there are two.
+// go on as a cluster of their own, there are two. Entries from the first one on
+// that cannot be read are cut off. The error is ErrRemoved for a replica that was
+// removed before: it would be a second cluster beside the one that goes on.
 func Recover(ctx context.Context, options RecoverOptions) (Recovery, error) {
 	if options.Logger == nil {
 		options.Logger = hclog.NewNullLogger()
 	}
-	if _, err := os.Stat(filepath.Join(options.DataDir, logFile)); errors.Is(err, fs.ErrNotExist) {
+	path := filepath.Join(options.DataDir, logFile)
+	if info, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() == 0 {
 		return Recovery{}, fmt.Errorf("%w: %s holds no log", ErrDataDir, options.DataDir)
 	}
-	storage, err := openStorage(Options{DataDir: options.DataDir, Name: "recover"}, options.Logger)
+	lock, err := lockDir(options.DataDir)
 	if err != nil {
 		return Recovery{}, err
 	}
-	recovery, err := recoverStorage(ctx, storage, options)
-	return recovery, errors.Join(err, storage.close())
-}
-
-func recoverStorage(ctx context.Context, storage *storage, options RecoverOptions) (Recovery, error) {
-	replica := storage.identity.replicaID()
-	last, err := storage.logs.LastIndex()
-	if err != nil {
-		return Recovery{}, fmt.Errorf("%w: %w", ErrStoreFailed, err)
+	defer func() { _ = lock.Close() }()
+	if err := checkLogFile(path); err != nil {
+		return Recovery{}, err
 	}
-	config := raft.DefaultConfig()
-	config.LocalID, config.Logger = raft.ServerID(replica), options.Logger
-	_, transport := raft.NewInmemTransport(raft.ServerAddress(options.Advertise))
-	lookup := *config
-	configuration, err := raft.GetConfiguration(&lookup, emptyMachine{}, storage.logs, storage.stable, storage.snapshots, transport)
-	if err != nil {
-		return Recovery{}, fmt.Errorf("%w: %w", ErrStoreFailed, err)
-	}
-	recovery := Recovery{ReplicaID: replica, ClusterID: storage.identity.clusterID(), LastIndex: last}
-	for _, server := range configuration.Servers {
-		recovery.Members = append(recovery.Members, Member{
-			ReplicaID: string(server.ID), Address: string(server.Address), Voter: server.Suffrage == raft.Voter,
-		})
-	}
-	if recovery.ClusterID == "" {
-		return recovery, fmt.Errorf("%w: %s is not a member of a cluster", ErrDataDir, replica)
-	}
-	if options.DryRun || ctx.Err() != nil {
-		return recovery, ctx.Err()
+	recovery, err := planRecovery(options)
+	if err != nil || options.DryRun || ctx.Err() != nil {
+		return recovery, cmp.Or(err, ctx.Err())
 	}
 	recovery.Backup = fmt.Sprintf("%s.before-recovery-%s", filepath.Clean(options.DataDir), time.Now().UTC().Format("20060102T150405Z"))
 	if err := copyDir(recovery.Backup, options.DataDir); err != nil {
 		return recovery, fmt.Errorf("copy the data directory: %w", err)
 	}
+	if err := carryOut(&recovery, options); err != nil {
+		return recovery, fmt.Errorf("%w (a copy is in %s)", err, recovery.Backup)
+	}
+	return recovery, nil
+}
+
+// planRecovery reads the data directory, and writes nothing.
+func planRecovery(options RecoverOptions) (Recovery, error) {
+	identity, err := loadIdentity(options.DataDir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return Recovery{}, fmt.Errorf("%w: %s holds no %s", ErrDataDir, options.DataDir, identityFile)
+	}
+	if err != nil {
+		return Recovery{}, err
+	}
+	recovery := Recovery{ReplicaID: identity.replicaID(), ClusterID: identity.clusterID()}
+	if recovery.ClusterID == "" {
+		return recovery, fmt.Errorf("%w: %s is not a member of a cluster", ErrDataDir, recovery.ReplicaID)
+	}
+	storage, err := openToRecover(options, true)
+	if err != nil {
+		return recovery, err
+	}
+	found, err := survey(storage)
+	if err := errors.Join(err, storage.close()); err != nil {
+		return recovery, storeFailed(err)
+	}
+	recovery.LastIndex, recovery.Cut, recovery.CutReason = found.last, found.cut, found.cutReason
+	member := false
+	for _, server := range found.configuration.Servers {
+		member = member || string(server.ID) == recovery.ReplicaID
+		recovery.Members = append(recovery.Members, Member{
+			ReplicaID: string(server.ID), Address: string(server.Address), Voter: server.Suffrage == raft.Voter,
+		})
+	}
+	if !member || found.store.View().ReplicaRemoved(recovery.ReplicaID) {
+		return recovery, fmt.Errorf("%w %s: set the data directory of %s aside and let it join anew", ErrRemoved, recovery.ClusterID, recovery.ReplicaID)
+	}
+	return recovery, nil
+}
+
+// openToRecover opens what a replica has stored, as it is: nothing is compacted, and
+// no identity drawn. The directory is locked and its log file checked.
+func openToRecover(options RecoverOptions, readOnly bool) (*storage, error) {
+	s := &storage{snapshots: raft.NewDiscardSnapshotStore()}
+	bolt := *boltOptions()
+	bolt.ReadOnly = readOnly
+	if err := s.openLog(filepath.Join(options.DataDir, logFile), &bolt); err != nil {
+		return nil, err
+	}
+	if _, err := os.Stat(filepath.Join(options.DataDir, "snapshots")); readOnly && errors.Is(err, fs.ErrNotExist) {
+		return s, nil // opening them would make the directory
+	}
+	if err := s.openSnapshots(options.DataDir, options.Logger); err != nil {
+		return nil, errors.Join(err, s.close())
+	}
+	return s, nil
+}
+
+// surveyed is what the files of a replica come to.
+type surveyed struct {
+	store         *fsm.Store
+	configuration raft.Configuration
+	last          uint64 // index of the last entry that can be read
+	cut           uint64 // entries behind it
+	cutReason     string
+}
+
+// survey replays the files as raft.RecoverCluster will do it.
+func survey(storage *storage) (found surveyed, err error) {
+	defer func() {
+		if reason := recover(); reason != nil { // the libraries', over what no checksum covers
+			err = fmt.Errorf("the log cannot be read: %v", reason)
+		}
+	}()
+	found.store = fsm.New()
+	machine := &stateMachine{store: found.store, fail: func(error) {}, leaderStarted: func() {}}
+	if err := found.restore(storage, machine); err != nil {
+		return found, err
+	}
+	first, err := storage.logs.FirstIndex()
+	if err != nil {
+		return found, err
+	}
+	end, err := storage.logs.LastIndex()
+	if err != nil {
+		return found, err
+	}
+	if end > found.last && first > found.last+1 {
+		return found, fmt.Errorf("the log begins at index %d, and the snapshot ends at index %d", first, found.last)
+	}
+	for index := found.last + 1; index <= end; index++ {
+		var entry raft.Log
+		if err := storage.logs.GetLog(index, &entry); err != nil {
+			found.cut, found.cutReason = end-index+1, fmt.Sprintf("entry %d cannot be read: %v", index, err)
+			return found, nil
+		}
+		switch entry.Type {
+		case raft.LogCommand:
+			machine.Apply(&entry)
+		case raft.LogConfiguration:
+			found.configuration = raft.DecodeConfiguration(entry.Data)
+		}
+		if machine.stopped != nil {
+			return found, machine.stopped
+		}
+		found.last = index
+	}
+	return found, nil
+}
+
+// restore begins with the newest snapshot that is whole.
+func (s *surveyed) restore(storage *storage, machine *stateMachine) error {
+	snapshots, err := storage.snapshots.List()
+	if err != nil {
+		return err
+	}
+	for _, snapshot := range snapshots {
+		_, content, err := storage.snapshots.Open(snapshot.ID)
+		if err != nil {
+			continue
+		}
+		err = errors.Join(machine.Restore(content), content.Close())
+		if machine.stopped != nil {
+			return machine.stopped
+		}
+		if err == nil {
+			s.configuration, s.last = snapshot.Configuration, snapshot.Index
+			return nil
+		}
+	}
+	if len(snapshots) > 0 {
+		return errors.New("no snapshot can be read")
+	}
+	return nil
+}
+
+// carryOut does what was planned.
+func carryOut(recovery *Recovery, options RecoverOptions) (err error) {
+	storage, err := openToRecover(options, false)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, storage.close()) }()
+	if recovery.Cut > 0 {
+		if err := storage.logs.DeleteRange(recovery.LastIndex+1, recovery.LastIndex+recovery.Cut); err != nil {
+			return storeFailed(err)
+		}
+	}
+	config := raft.DefaultConfig()
+	config.LocalID, config.Logger = raft.ServerID(recovery.ReplicaID), options.Logger
+	_, transport := raft.NewInmemTransport(raft.ServerAddress(options.Advertise))
 	machine := &recoveredMachine{
 		stateMachine: stateMachine{store: fsm.New(), fail: func(error) {}, leaderStarted: func() {}},
-		members:      recovery.Members, survivor: replica,
+		members:      recovery.Members, survivor: recovery.ReplicaID,
 	}
 	err = raft.RecoverCluster(config, machine, storage.logs, storage.stable, storage.snapshots, transport, raft.Configuration{
 		Servers: []raft.Server{{Suffrage: raft.Voter, ID: config.LocalID, Address: raft.ServerAddress(options.Advertise)}},
 	})
-	if err := errors.Join(err, machine.stopped); err != nil {
-		return recovery, fmt.Errorf("%w: %w (a copy is in %s)", ErrStoreFailed, err, recovery.Backup)
+	if err := cmp.Or(machine.stopped, err); err != nil {
+		return storeFailed(err)
 	}
 	recovery.State = machine.info
-	return recovery, nil
+	return nil
 }
 
-// emptyMachine stands in for the state where only Raft's configuration is read.
-type emptyMachine struct{}
-
-func (emptyMachine) Apply(*raft.Log) any                 { return nil }
-func (emptyMachine) Snapshot() (raft.FSMSnapshot, error) { return nil, raft.ErrNothingNewToSnapshot }
-func (emptyMachine) Restore(r io.ReadCloser) error       { return r.Close() }
+// storeFailed makes an error ErrStoreFailed, or leaves it what it is already.
+func storeFailed(err error) error {
+	for _, known := range []error{ErrStoreFailed, ErrUnknownSchema, ErrDataDir} {
+		if errors.Is(err, known) {
+			return err
+		}
+	}
+	return fmt.Errorf("%w: %w", ErrStoreFailed, err)
+}
 
 // recoveredMachine replays the log, and snapshots what comes of it as the state of
 // a new generation.

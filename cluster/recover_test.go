@@ -1,7 +1,13 @@
 package cluster_test
 
 import (
+	"bytes"
 	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/slim-cp/slim-cp/cluster"
@@ -17,9 +23,13 @@ func TestRecoveryFromALostQuorum(t *testing.T) {
 		e.kill(name)
 	}
 	options := cluster.RecoverOptions{DataDir: e.dirs["b"], Advertise: "b:1", DryRun: true}
+	before := contentOf(t, e.dirs["b"])
 	found, err := cluster.Recover(t.Context(), options)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if !maps.Equal(before, contentOf(t, e.dirs["b"])) {
+		t.Error("a dry run has changed the data directory")
 	}
 	if len(found.Members) != 3 || found.ClusterID != clusterID || found.Backup != "" {
 		t.Errorf("a dry run found %+v", found)
@@ -28,6 +38,12 @@ func TestRecoveryFromALostQuorum(t *testing.T) {
 	done, err := cluster.Recover(t.Context(), options)
 	if err != nil {
 		t.Fatal(err)
+	}
+	for path, content := range before {
+		copied, err := os.ReadFile(strings.Replace(path, e.dirs["b"], done.Backup, 1))
+		if content != "a directory" && (err != nil || string(copied) != content) {
+			t.Errorf("%s was not copied as it was: %v", path, err)
+		}
 	}
 	b := e.start("b")
 	waitReady(t, b)
@@ -57,4 +73,93 @@ func TestRecoveryFromALostQuorum(t *testing.T) {
 	if err != nil || len(copied.Members) != 3 {
 		t.Errorf("the copy holds %+v, %v", copied, err)
 	}
+}
+
+// A removed replica must not come back as a second cluster with the id of the one
+// that goes on.
+func TestRemovedReplicaIsNotRecovered(t *testing.T) {
+	t.Parallel()
+	e := newEnsemble(t)
+	e.form("a", "b", "c")
+	e.transfer("a")
+	c := e.replicas["c"]
+	if err := e.replicas["a"].Remove(t.Context(), "c"); err != nil {
+		t.Fatal(err)
+	}
+	waitDone(t, c)
+	e.kill("c")
+	before := contentOf(t, e.dirs["c"])
+	_, err := cluster.Recover(t.Context(), cluster.RecoverOptions{DataDir: e.dirs["c"], Advertise: "c:1"})
+	if !errors.Is(err, cluster.ErrRemoved) || !strings.Contains(err.Error(), "join anew") {
+		t.Errorf("recovery of a removed replica: %v", err)
+	}
+	if !maps.Equal(before, contentOf(t, e.dirs["c"])) {
+		t.Error("the data directory was changed")
+	}
+}
+
+// A directory without an identity gets none by a look at it.
+func TestRecoveryDrawsNoIdentity(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	replica := start(t, cluster.Options{DataDir: dir})
+	stop(t, replica)
+	if err := os.Remove(filepath.Join(dir, "identity.json")); err != nil {
+		t.Fatal(err)
+	}
+	empty := t.TempDir()
+	if err := os.WriteFile(filepath.Join(empty, "raft.db"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{dir, empty} {
+		before := contentOf(t, dir)
+		_, err := cluster.Recover(t.Context(), cluster.RecoverOptions{DataDir: dir, Advertise: "a:1", DryRun: true})
+		if !errors.Is(err, cluster.ErrDataDir) {
+			t.Errorf("recovery without an identity: %v", err)
+		}
+		if !maps.Equal(before, contentOf(t, dir)) {
+			t.Error("the data directory was changed")
+		}
+	}
+}
+
+// What follows the first entry that cannot be read is cut off, and said before.
+func TestRecoveryCutsWhatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	e := newEnsemble(t)
+	e.form("a", "b", "c")
+	for i := range 10 {
+		propose(t, e.replicas["a"], register(i))
+	}
+	eventually(t, "b has it", func() bool { return hasNode(e.replicas["b"].View(), 9) })
+	for _, name := range []string{"a", "b", "c"} {
+		e.kill(name)
+	}
+	path := filepath.Join(e.dirs["b"], "raft.db")
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, bytes.ReplaceAll(content, []byte("n8"), []byte("n6")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	options := cluster.RecoverOptions{DataDir: e.dirs["b"], Advertise: "b:1", DryRun: true}
+	plan, err := cluster.Recover(t.Context(), options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if plan.Cut < 2 || plan.Cut > 10 || !strings.Contains(plan.CutReason, fmt.Sprintf("entry %d ", plan.LastIndex+1)) ||
+		strings.Count(plan.CutReason, "damaged") != 1 {
+		t.Errorf("the plan is %+v", plan)
+	}
+	options.DryRun = false
+	if _, err := cluster.Recover(t.Context(), options); err != nil {
+		t.Fatal(err)
+	}
+	b := e.start("b")
+	waitReady(t, b)
+	if view := b.View(); !hasNode(view, 7) || hasNode(view, 8) || hasNode(view, 9) {
+		t.Errorf("nodes %v", nodeIDs(view))
+	}
+	propose(t, b, register(8))
 }

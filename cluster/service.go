@@ -85,6 +85,12 @@ func (r *Replica) describe() *slimcppb.ReplicaDescription {
 		ms := time.Since(contact).Milliseconds()
 		d.LastContactMs = &ms
 	}
+	problem, idle := r.storage.disk.report()
+	d.DiskProblem = problem
+	if idle >= 0 {
+		ms := idle.Milliseconds()
+		d.LastWriteMs = &ms
+	}
 	return d
 }
 
@@ -107,6 +113,7 @@ var membershipErrors = []struct {
 	err  error
 	code codes.Code
 }{
+	{ErrDuplicate, codes.AlreadyExists},
 	{ErrMembership, codes.FailedPrecondition},
 	{ErrUnknownReplica, codes.NotFound},
 	{ErrUnknownOutcome, codes.Aborted},

@@ -2,7 +2,9 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"math"
 	"sync"
 	"time"
 
@@ -18,6 +20,9 @@ const (
 	maxHealthyLag = 1000
 	// maxHealthyContact is how long ago a healthy replica heard from its leader.
 	maxHealthyContact = 2 * time.Second
+	// maxStandstill is how long a healthy replica may lack an entry and write none,
+	// and be of another generation.
+	maxStandstill = 2 * time.Second
 )
 
 // MemberStatus says how a member is doing, as it says itself and as the leader
@@ -32,13 +37,17 @@ type MemberStatus struct {
 	// Otherwise Problem says what is wrong.
 	Healthy bool
 	Problem string
-	// LastIndex, LastTerm and Applied are of its log and of its state.
-	LastIndex, LastTerm, Applied uint64
+	// LastIndex, LastTerm, Applied and Generation are of its log and of its state.
+	LastIndex, LastTerm, Applied, Generation uint64
 	// Lag is how many entries its state is behind the leader's.
 	Lag uint64
 	// LastContact is the time since it heard from the leader; negative: never, or
 	// it leads.
 	LastContact time.Duration
+	// LastWrite is the time since its log grew; negative: not known.
+	LastWrite time.Duration
+	// DiskProblem says why its last write to the log failed, "" if it did not.
+	DiskProblem string
 	Sessions    uint64
 	Draining    bool
 	// HeldBack: an operator keeps it from voting.
@@ -152,11 +161,14 @@ func memberStatus(member Member, d *slimcppb.ReplicaDescription) MemberStatus {
 		Member: member, BootID: d.GetBootId(), Version: d.GetVersion(), Schema: d.GetSchema(),
 		Leader:    d.GetReplicaId() != "" && d.GetLeaderId() == d.GetReplicaId(),
 		LastIndex: d.GetLastIndex(), LastTerm: d.GetLastTerm(), Applied: d.GetAppliedIndex(),
-		LastContact: -1, Sessions: d.GetSessions(), Draining: d.GetDraining(),
+		Generation: d.GetGeneration(), LastContact: -1, LastWrite: -1, DiskProblem: d.GetDiskProblem(), Sessions: d.GetSessions(), Draining: d.GetDraining(),
 		Hashes: d.GetHashes(), Distrusted: d.GetDistrusted(),
 	}
 	if d != nil && d.LastContactMs != nil {
 		status.LastContact = time.Duration(d.GetLastContactMs()) * time.Millisecond
+	}
+	if d != nil && d.LastWriteMs != nil {
+		status.LastWrite = time.Duration(d.GetLastWriteMs()) * time.Millisecond
 	}
 	return status
 }
@@ -168,6 +180,8 @@ func (s *MemberStatus) problem(r *Replica) string {
 		return s.Distrusted
 	case s.Draining:
 		return "it is shutting down"
+	case s.DiskProblem != "":
+		return s.DiskProblem
 	case s.Leader:
 		return ""
 	case s.LastContact < 0:
@@ -178,8 +192,42 @@ func (s *MemberStatus) problem(r *Replica) string {
 		return fmt.Sprintf("it is %d entries behind", s.Lag)
 	case s.LastTerm != 0 && r.raft.State() == raft.Leader && s.LastTerm > r.raft.CurrentTerm():
 		return fmt.Sprintf("its log ends in term %d, a newer one", s.LastTerm)
+	case s.ofOtherGeneration(r):
+		return fmt.Sprintf("its state is of generation %d, the leader's of generation %d", s.Generation, r.store.View().Generation())
+	case s.standsStill(r):
+		return fmt.Sprintf("it is %d entries behind, and has written none for %s",
+			r.raft.LastIndex()-s.LastIndex, s.LastWrite.Round(100*time.Millisecond))
 	}
 	return ""
+}
+
+// ofOtherGeneration reports whether a member has not the leader's generation, and it
+// is not the moment that a restore takes to reach all.
+func (s *MemberStatus) ofOtherGeneration(r *Replica) bool {
+	return r.raft.State() == raft.Leader && s.Generation != r.store.View().Generation() &&
+		r.storage.disk.sinceSnapshot() > maxStandstill
+}
+
+// standsStill reports whether a member writes nothing though there is something to
+// write: it may be in touch, and no write reach its disk. It needs no memory of
+// earlier looks.
+func (s *MemberStatus) standsStill(r *Replica) bool {
+	return r.raft.State() == raft.Leader && s.LastIndex < r.raft.LastIndex() &&
+		s.LastWrite > maxStandstill && r.entryAge(s.LastIndex+1) > maxStandstill
+}
+
+// entryAge is how long ago an entry was appended, by the clock of the leader that did
+// it: very long if it is not in the log any more.
+func (r *Replica) entryAge(index uint64) time.Duration {
+	var entry raft.Log
+	err := r.storage.logs.GetLog(index, &entry)
+	switch {
+	case errors.Is(err, raft.ErrLogNotFound):
+		return math.MaxInt64
+	case err != nil:
+		return 0
+	}
+	return time.Since(entry.AppendedAt)
 }
 
 // transferProblem says why a member cannot lead, "" if it can.

@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
+	"go.etcd.io/bbolt"
 )
 
 const (
@@ -28,6 +29,7 @@ type storage struct {
 	logs      raft.LogStore
 	stable    raft.StableStore
 	snapshots raft.SnapshotStore
+	disk      disk
 	closers   []func() error
 }
 
@@ -59,35 +61,58 @@ func (s *storage) openDir(options Options, logger hclog.Logger) error {
 	}
 	s.closers = append(s.closers, lock.Close)
 
+	path := filepath.Join(options.DataDir, logFile)
+	if err := checkLogFile(path); err != nil {
+		return err
+	}
 	if err := removeTemporary(options.DataDir); err != nil {
 		return fmt.Errorf("%w: %w", ErrDataDir, err)
 	}
-	path := filepath.Join(options.DataDir, logFile)
 	if err := compactLog(path, minCompactBytes, logger); err != nil {
 		return fmt.Errorf("%w: compact %s: %w", ErrDataDir, path, err)
 	}
-	bolt, err := openBolt(path)
-	if err != nil {
-		return fmt.Errorf("%w: open %s: %w", ErrDataDir, path, err)
+	if err := s.openLog(path, boltOptions()); err != nil {
+		return err
 	}
-	s.logs, s.stable = sealedLogs{LogStore: bolt}, bolt
-	s.closers = append(s.closers, bolt.Close)
-
-	s.snapshots, err = raft.NewFileSnapshotStoreWithLogger(options.DataDir, retainedSnapshots, logger)
-	if err != nil {
-		return fmt.Errorf("%w: %w", ErrDataDir, err)
+	if err := s.openSnapshots(options.DataDir, logger); err != nil {
+		return err
 	}
 	return s.openIdentity(options)
 }
 
-// openBolt opens a log file. bbolt panics over a damaged one.
-func openBolt(path string) (bolt *raftboltdb.BoltStore, err error) {
+// openLog opens a log file that was checked.
+func (s *storage) openLog(path string, options *bbolt.Options) error {
+	bolt, err := openBolt(path, options)
+	if err != nil {
+		return err
+	}
+	s.disk.opened()
+	s.logs, s.stable = sealedLogs{LogStore: notedLogs{LogStore: bolt, disk: &s.disk}}, bolt
+	s.closers = append(s.closers, bolt.Close)
+	return nil
+}
+
+func (s *storage) openSnapshots(dir string, logger hclog.Logger) error {
+	files, err := raft.NewFileSnapshotStoreWithLogger(dir, retainedSnapshots, logger)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrDataDir, err)
+	}
+	s.snapshots = notedSnapshots{SnapshotStore: files, disk: &s.disk}
+	return nil
+}
+
+// openBolt opens a log file. bbolt panics over some damages.
+func openBolt(path string, options *bbolt.Options) (bolt *raftboltdb.BoltStore, err error) {
 	defer func() {
 		if reason := recover(); reason != nil {
-			err = fmt.Errorf("the file is damaged: %v", reason)
+			bolt, err = nil, damagedLog(path, reason)
 		}
 	}()
-	return raftboltdb.New(raftboltdb.Options{Path: path, BoltOptions: boltOptions()})
+	bolt, err = raftboltdb.New(raftboltdb.Options{Path: path, BoltOptions: options})
+	if err != nil {
+		return nil, fmt.Errorf("%w: open %s: %w", ErrDataDir, path, err)
+	}
+	return bolt, nil
 }
 
 // openIdentity loads the identity, or draws one if the directory is new.

@@ -46,6 +46,8 @@ const (
 	// joinAttempt bounds the request to be taken in. What follows lasts as long as
 	// the caller waits.
 	joinAttempt = 15 * time.Second
+	// maxHostBytes bounds the host of an address: no name of the DNS is longer.
+	maxHostBytes = 253
 	// joinLook is how often a joining replica looks how far it is.
 	joinLook = 250 * time.Millisecond
 )
@@ -172,8 +174,8 @@ func (s *Service) Join(request *slimcppb.JoinClusterRequest, stream grpc.ServerS
 
 func checkHostPort(address string) error {
 	host, port, err := net.SplitHostPort(address)
-	if number, numberErr := strconv.ParseUint(port, 10, 16); err != nil || host == "" || numberErr != nil || number == 0 {
-		return argumentError("address %q: accepted is HOST:PORT of a member's cluster port", address)
+	if number, numberErr := strconv.ParseUint(port, 10, 16); err != nil || host == "" || len(host) > maxHostBytes || numberErr != nil || number == 0 {
+		return argumentError("address %q: accepted is HOST:PORT of a member's cluster port", shown(address))
 	}
 	return nil
 }

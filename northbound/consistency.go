@@ -47,7 +47,7 @@ func consistency(ctx context.Context) (string, error) {
 	case Linearizable, Stale:
 		return last, nil
 	default:
-		return "", status.Errorf(codes.InvalidArgument, "%s %q: accepted are %q and %q", ConsistencyKey, last, Linearizable, Stale)
+		return "", status.Errorf(codes.InvalidArgument, "%s %q: accepted are %q and %q", ConsistencyKey, shown(last), Linearizable, Stale)
 	}
 }
 

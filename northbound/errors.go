@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -11,6 +12,43 @@ import (
 	"github.com/slim-cp/slim-cp/cluster"
 	"github.com/slim-cp/slim-cp/fsm"
 )
+
+const (
+	// maxShown is up to which length a caller's value stands whole in texts and logs,
+	// in bytes: that of the longest group or segment.
+	maxShown = 253
+	// shownPart is what is shown of a longer one.
+	shownPart = 64
+	// maxStatusBytes bounds the message of a status. It travels as a header, and one
+	// that a client cannot take ends the connection with all its calls.
+	maxStatusBytes = 4 << 10
+)
+
+// shown is a caller's value as texts and logs show it.
+func shown(value string) string {
+	if len(value) <= maxShown {
+		return value
+	}
+	return fmt.Sprintf("%s... (%d bytes)", beginning(value, shownPart), len(value))
+}
+
+// beginning is what fits into a number of bytes, without half a character at its
+// end.
+func beginning(text string, limit int) string {
+	if len(text) <= limit {
+		return text
+	}
+	return strings.ToValidUTF8(text[:limit], "")
+}
+
+// statusText is an error's text as it goes into a status.
+func statusText(text string) string {
+	const cut = " ..."
+	if len(text) <= maxStatusBytes {
+		return text
+	}
+	return beginning(text, maxStatusBytes-len(cut)) + cut
+}
 
 // Errors of this package. The caller sees their text.
 var (
@@ -22,6 +60,8 @@ var (
 	errNotProposed  = errors.New("the change was not accepted for the log")
 	errUnchanged    = errors.New("the state is as asked already")
 	errChangeFailed = errors.New("the cluster was not changed")
+	errManySaves    = errors.New("too many snapshots are being saved")
+	errStalled      = errors.New("the transfer of the snapshot stands still")
 )
 
 // refusal is an error with a text of its own.
@@ -62,6 +102,8 @@ func codeOf(err error) codes.Code {
 		{errNoAnswer, codes.Unavailable},
 		{errUnconfirmed, codes.Unavailable},
 		{errNotProposed, codes.Unavailable},
+		{errManySaves, codes.ResourceExhausted},
+		{errStalled, codes.Unavailable},
 		{fsm.ErrConfigManaged, codes.FailedPrecondition},
 		{fsm.ErrDefaultSegment, codes.FailedPrecondition},
 		{fsm.ErrUnknownSegment, codes.NotFound},
@@ -102,8 +144,8 @@ func codeOf(err error) codes.Code {
 func (s *Service) statusOf(err error) error {
 	code := codeOf(err)
 	if code == codes.Internal {
-		s.logger.Error("northbound call failed", "error", err)
+		s.logger.Error("northbound call failed", "error", statusText(err.Error()))
 		return status.Error(code, "internal error")
 	}
-	return status.Error(code, err.Error())
+	return status.Error(code, statusText(err.Error()))
 }

@@ -1,6 +1,7 @@
 package northbound
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -18,7 +19,10 @@ func (s *Service) ExplainLink(ctx context.Context, request *slimcppb.ExplainLink
 	case a == "" || b == "":
 		return nil, s.statusOf(argumentError("group_a and group_b must not be empty"))
 	case a == b:
-		return nil, s.statusOf(argumentError("group_a and group_b are both %s: the nodes of one group connect among themselves", a))
+		return nil, s.statusOf(argumentError("group_a and group_b are both %s: the nodes of one group connect among themselves", shown(a)))
+	}
+	if err := cmp.Or(checkLength("group_a", a), checkLength("group_b", b)); err != nil {
+		return nil, s.statusOf(err)
 	}
 	view, err := s.view(ctx)
 	if err != nil {

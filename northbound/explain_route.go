@@ -12,8 +12,13 @@ import (
 	"github.com/slim-cp/slim-cp/proto/slimcp/v1"
 )
 
-// maxInstances bounds how many instances of a name one call explains.
-const maxInstances = 20
+const (
+	// maxInstances bounds how many instances of a name one call explains.
+	maxInstances = 20
+	// maxNamePattern bounds a name that is asked for, in bytes: no node can announce
+	// a longer one.
+	maxNamePattern = 4 << 10
+)
 
 // ExplainRoute says how messages for a name go from a group, or what is in the
 // way. A name without an instance id stands for all its instances.
@@ -21,6 +26,9 @@ func (s *Service) ExplainRoute(ctx context.Context, request *slimcppb.ExplainRou
 	wanted, err := parseName(request.GetName())
 	if err == nil && request.GetGroup() == "" {
 		err = argumentError("group must not be empty")
+	}
+	if err == nil {
+		err = checkLength("group", request.GetGroup())
 	}
 	if err != nil {
 		return nil, s.statusOf(err)
@@ -56,8 +64,11 @@ func (p namePattern) String() string {
 }
 
 func parseName(text string) (namePattern, error) {
+	malformed := argumentError("name %q: accepted are C0/C1/C2 and C0/C1/C2/ID, where ID is a UUID or %v", shown(text), fsm.NoInstance)
+	if len(text) > maxNamePattern {
+		return namePattern{}, malformed
+	}
 	parts := strings.Split(text, "/")
-	malformed := argumentError("name %q: accepted are C0/C1/C2 and C0/C1/C2/ID, where ID is a UUID or %v", text, fsm.NoInstance)
 	if len(parts) != 3 && len(parts) != 4 {
 		return namePattern{}, malformed
 	}

@@ -51,7 +51,7 @@ func checkFleetConfig(config *slimcppb.FleetConfig) error {
 	case config == nil:
 		return argumentError("config must not be empty")
 	case auth != authNone && auth != fsm.SharedSecret && auth != authSpire:
-		return argumentError("registration_auth %q: accepted are %q, %q and %q", auth, authNone, fsm.SharedSecret, authSpire)
+		return argumentError("registration_auth %q: accepted are %q, %q and %q", shown(auth), authNone, fsm.SharedSecret, authSpire)
 	case auth != fsm.SharedSecret && len(config.GetSecrets()) > 0:
 		return argumentError("secrets: accepted only with registration_auth %q", fsm.SharedSecret)
 	case auth == fsm.SharedSecret && len(config.GetSecrets()) == 0 && len(config.GetTopology().GetSegments()) > 0:

@@ -45,7 +45,7 @@ func (s *Service) AddDomain(ctx context.Context, request *controlplanepb.AddDoma
 	name, secret := request.GetDomainName(), request.GetSecret()
 	texts := map[error]string{
 		fsm.ErrNotSharedSecret: "add_domain is only supported in shared_secret auth mode",
-		fsm.ErrShortSecret:     fmt.Sprintf("secret of domain '%s' is too short: at least %d bytes are accepted", name, fsm.MinSecretBytes),
+		fsm.ErrShortSecret:     fmt.Sprintf("secret of domain '%s' is too short: at least %d bytes are accepted", shown(name), fsm.MinSecretBytes),
 	}
 	_, err := s.mutate(ctx, mutation{
 		action:  "add group",
@@ -94,7 +94,7 @@ func (s *Service) RemoveDomain(ctx context.Context, request *controlplanepb.Remo
 				// Nodes without a group must not be taken for its members.
 				return argumentError("domain_name must not be empty")
 			}
-			return nil
+			return checkLength("domain_name", name)
 		},
 		command: &slimcppb.Command{Payload: &slimcppb.Command_RemoveGroup{RemoveGroup: &slimcppb.RemoveGroup{Group: name}}},
 		texts:   map[error]string{fsm.ErrNotSharedSecret: "remove_domain is only supported in shared_secret auth mode"},

@@ -130,7 +130,7 @@ func (e *unansweredByLeader) Unwrap() error { return e.cause }
 
 // GRPCStatus makes it a status of its own.
 func (e *unansweredByLeader) GRPCStatus() *status.Status {
-	return status.New(status.Code(e.cause), "the leader did not answer: "+status.Convert(e.cause).Message())
+	return status.New(status.Code(e.cause), statusText("the leader did not answer: "+status.Convert(e.cause).Message()))
 }
 
 // fromLeader returns the leader's error as it is, and tells it from none.
@@ -143,7 +143,7 @@ func fromLeader(err error, headers metadata.MD) error {
 
 // unknownAtLeader is what a caller gets whose change broke on the way.
 func unknownAtLeader(broken error) error {
-	return status.Error(codes.Aborted, (&cluster.UnknownOutcomeError{Cause: broken}).Error())
+	return status.Error(codes.Aborted, statusText((&cluster.UnknownOutcomeError{Cause: broken}).Error()))
 }
 
 // changeAtLeader is atLeader for a change, of which it leaves one line in the log

@@ -7,6 +7,10 @@ import (
 	"github.com/slim-cp/slim-cp/proto/slimcp/v1"
 )
 
+// maxReplicaBytes bounds what may be the name of a replica, of at most 63 bytes, or
+// its id, which is longer by nine. Ids of later versions may be longer.
+const maxReplicaBytes = 253
+
 // RemoveReplica removes a member for good. A leader that is to go hands over
 // first.
 func (s *Service) RemoveReplica(ctx context.Context, request *slimcppb.RemoveReplicaRequest) (*slimcppb.RemoveReplicaResponse, error) {
@@ -81,6 +85,9 @@ func (s *Service) TransferLeadership(ctx context.Context, request *slimcppb.Tran
 	if err := s.needCluster(); err != nil {
 		return nil, err
 	}
+	if err := s.checkReplicaLength(request.GetTo()); err != nil {
+		return nil, err
+	}
 	return changeAtLeader(ctx, s, "transfer leadership", []any{"to", request.GetTo()},
 		slimcppb.ClusterService_TransferLeadership_FullMethodName, request,
 		func(ctx context.Context) (*slimcppb.TransferLeadershipResponse, error) {
@@ -109,6 +116,14 @@ func (s *Service) checkReplica(nameOrID string) error {
 	}
 	if nameOrID == "" {
 		return s.statusOf(argumentError("replica must not be empty: accepted is the name or the id of a member"))
+	}
+	return s.checkReplicaLength(nameOrID)
+}
+
+func (s *Service) checkReplicaLength(nameOrID string) error {
+	if len(nameOrID) > maxReplicaBytes {
+		return s.statusOf(argumentError("replica %q: accepted is the name or the id of a member, which have at most %d bytes",
+			shown(nameOrID), maxReplicaBytes))
 	}
 	return nil
 }

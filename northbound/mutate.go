@@ -58,6 +58,8 @@ func (s *Service) mutate(ctx context.Context, m mutation) (fsm.Result, error) {
 	m.command.RequestId = id
 	m.refused = cmp.Or(err, m.refused)
 	result, err := s.attempt(ctx, m)
+	// A command with an id of ours is repeated by nobody but the cluster itself.
+	result.Repeated = result.Repeated && lastValue(ctx, RequestIDKey) != ""
 	err = m.reword(err)
 	s.auditLine(m, result, err)
 	if err != nil && !errors.Is(err, errUnchanged) {
@@ -100,14 +102,16 @@ func (s *Service) attempt(ctx context.Context, m mutation) (fsm.Result, error) {
 func (s *Service) auditLine(m mutation, result fsm.Result, err error) {
 	values := []any{"request", m.command.GetRequestId()}
 	switch {
+	case err == nil && result.Repeated: // made at that index, not now
+		values = append(values, "outcome", "repeated", "index", result.Index)
 	case err == nil:
 		values = append(values, "outcome", "committed", "index", result.Index)
 	case errors.Is(err, errUnchanged):
 		values = append(values, "outcome", "unchanged", "index", result.Index)
 	case errors.Is(err, cluster.ErrUnknownOutcome):
-		values = append(values, "outcome", "unknown", "error", hclog.Quote(err.Error()))
+		values = append(values, "outcome", "unknown", "error", hclog.Quote(statusText(err.Error())))
 	default:
-		values = append(values, "outcome", "refused", "error", hclog.Quote(err.Error()))
+		values = append(values, "outcome", "refused", "error", hclog.Quote(statusText(err.Error())))
 	}
 	s.writeAudit(m.command.GetCaller(), m.action, m.subject, values)
 }
@@ -119,24 +123,25 @@ func (s *Service) auditOf(ctx context.Context, action string, subject []any, err
 	switch code := status.Code(err); code {
 	case codes.OK:
 	case codes.Aborted, codes.DeadlineExceeded, codes.Canceled:
-		values = []any{"outcome", "unknown", "error", hclog.Quote(status.Convert(err).Message())}
+		values = []any{"outcome", "unknown", "error", hclog.Quote(statusText(status.Convert(err).Message()))}
 	default:
-		values = []any{"outcome", "refused", "error", hclog.Quote(status.Convert(err).Message())}
+		values = []any{"outcome", "refused", "error", hclog.Quote(statusText(status.Convert(err).Message()))}
 	}
 	s.writeAudit(callerOf(ctx), action, subject, values)
 }
 
 // writeAudit says who changed what, from where, and what became of it. Values are
-// quoted: a name with a line break in it must not forge another line.
+// quoted and of bounded length: a name with a line break in it must not forge another
+// line, nor one of many megabytes fill the disk.
 func (s *Service) writeAudit(caller *slimcppb.Caller, action string, subject, outcome []any) {
 	values := []any{"action", action}
 	for _, part := range subject {
 		if text, ok := part.(string); ok && len(values)%2 == 1 {
-			part = hclog.Quote(text)
+			part = hclog.Quote(shown(text))
 		}
 		values = append(values, part)
 	}
-	values = append(values, "identity", hclog.Quote(caller.GetIdentity()), "address", caller.GetAddress())
+	values = append(values, "identity", hclog.Quote(shown(caller.GetIdentity())), "address", shown(caller.GetAddress()))
 	s.audit.Info("operator's change", append(values, outcome...)...)
 }
 

@@ -78,7 +78,7 @@ func (s *Service) connectedNode(ctx context.Context, id string) (askedNode, erro
 	node, known := view.Node(id)
 	switch {
 	case !known:
-		return askedNode{}, s.statusOf(fmt.Errorf("node %s %w", id, errNodeNotFound))
+		return askedNode{}, s.statusOf(fmt.Errorf("node %s %w", shown(id), errNodeNotFound))
 	case !node.Connected():
 		return askedNode{}, s.statusOf(fmt.Errorf("node %s %w", id, errNotConnected))
 	}

@@ -3,7 +3,9 @@ package northbound
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
@@ -12,8 +14,17 @@ import (
 	"github.com/slim-cp/slim-cp/proto/slimcp/v1"
 )
 
-// snapshotPart bounds one message of a snapshot's way to an operator, in bytes.
-const snapshotPart = 256 << 10
+const (
+	// snapshotPart bounds one message of a snapshot's way to an operator, in bytes.
+	snapshotPart = 64 << 10
+	// maxSaves bounds the snapshots that are on their way at a time. Each holds a
+	// view, and what its stream has not taken yet.
+	maxSaves = 4
+	// stallTimeout is how long one part of a snapshot may take, either way.
+	stallTimeout = 30 * time.Second
+	// saveTimeout bounds the whole way of a snapshot to an operator.
+	saveTimeout = 10 * time.Minute
+)
 
 // Snapshots are the whole state, as a file.
 type Snapshots interface {
@@ -25,28 +36,57 @@ type Snapshots interface {
 	RestoreSnapshot(ctx context.Context, r io.Reader, force bool) (fsm.SnapshotInfo, error)
 }
 
-// SaveSnapshot sends the state of the cluster.
+// SaveSnapshot sends the state of the cluster. It waits for a slow reader, within
+// bounds.
 func (s *Service) SaveSnapshot(_ *slimcppb.SaveSnapshotRequest, stream grpc.ServerStreamingServer[slimcppb.SaveSnapshotResponse]) error {
 	if err := s.needCluster(); err != nil {
 		return err
 	}
-	info, err := s.cluster.SaveSnapshot(stream.Context(), snapshotWriter{stream})
-	if err != nil {
-		return s.membershipStatus(err)
+	select {
+	case s.saves <- struct{}{}:
+		defer func() { <-s.saves }()
+	default:
+		return s.statusOf(fmt.Errorf("%w: this replica sends at most %d at a time", errManySaves, maxSaves))
 	}
-	return stream.Send(&slimcppb.SaveSnapshotResponse{Part: &slimcppb.SaveSnapshotResponse_Info{Info: snapshotInfo(info)}})
+	ctx, cancel := context.WithTimeoutCause(stream.Context(), saveTimeout,
+		fmt.Errorf("%w: not sent within %v", errStalled, saveTimeout))
+	defer cancel()
+	writer := snapshotWriter{ctx: ctx, stream: stream}
+	info, err := s.cluster.SaveSnapshot(ctx, writer)
+	if err == nil {
+		err = writer.send(&slimcppb.SaveSnapshotResponse{Part: &slimcppb.SaveSnapshotResponse_Info{Info: snapshotInfo(info)}})
+	}
+	return s.membershipStatus(err)
 }
 
 // snapshotWriter sends what is written.
 type snapshotWriter struct {
+	ctx    context.Context
 	stream grpc.ServerStreamingServer[slimcppb.SaveSnapshotResponse]
+}
+
+// send returns when the stream has taken a part. Nothing but the end of the call ends
+// a Send, so one that takes too long is left to it.
+func (w snapshotWriter) send(part *slimcppb.SaveSnapshotResponse) error {
+	sent := make(chan error, 1)
+	go func() { sent <- w.stream.Send(part) }()
+	timer := time.NewTimer(stallTimeout)
+	defer timer.Stop()
+	select {
+	case err := <-sent:
+		return err
+	case <-timer.C:
+		return fmt.Errorf("%w: the caller took nothing for %v", errStalled, stallTimeout)
+	case <-w.ctx.Done():
+		return context.Cause(w.ctx)
+	}
 }
 
 func (w snapshotWriter) Write(p []byte) (int, error) {
 	sent := 0
 	for sent < len(p) {
 		part := p[sent:min(len(p), sent+snapshotPart)]
-		if err := w.stream.Send(&slimcppb.SaveSnapshotResponse{Part: &slimcppb.SaveSnapshotResponse_Data{Data: part}}); err != nil {
+		if err := w.send(&slimcppb.SaveSnapshotResponse{Part: &slimcppb.SaveSnapshotResponse_Data{Data: part}}); err != nil {
 			return sent, err
 		}
 		sent += len(part)
@@ -85,7 +125,7 @@ func (s *Service) RestoreSnapshot(stream restoring) error {
 	case conn == nil:
 		response, err = s.restoreHere(stream)
 	default:
-		response, err = restoreAt(conn, stream)
+		response, err = s.restoreAt(conn, stream)
 	}
 	if !fromReplica(ctx) {
 		s.auditOf(ctx, "restore snapshot", nil, err)
@@ -98,9 +138,9 @@ func (s *Service) RestoreSnapshot(stream restoring) error {
 
 func (s *Service) restoreHere(stream restoring) (*slimcppb.RestoreSnapshotResponse, error) {
 	s.sayWhoAnswers(stream.Context())
-	first, err := stream.Recv()
+	first, err := receivePart(stream)
 	if err != nil {
-		return nil, err
+		return nil, s.transferStatus(err)
 	}
 	if first.GetOptions() == nil {
 		return nil, s.statusOf(argumentError("the first message of a restore must carry its options"))
@@ -112,6 +152,37 @@ func (s *Service) restoreHere(stream restoring) (*slimcppb.RestoreSnapshotRespon
 	return &slimcppb.RestoreSnapshotResponse{Info: snapshotInfo(info)}, nil
 }
 
+// receivePart returns the next part of a restore, once it is there. Nothing but the
+// end of the call ends a Recv, so one that takes too long is left to it, and there
+// must be no other.
+func receivePart(stream restoring) (*slimcppb.RestoreSnapshotRequest, error) {
+	type received struct {
+		part *slimcppb.RestoreSnapshotRequest
+		err  error
+	}
+	arrived := make(chan received, 1)
+	go func() {
+		part, err := stream.Recv()
+		arrived <- received{part, err}
+	}()
+	timer := time.NewTimer(stallTimeout)
+	defer timer.Stop()
+	select {
+	case next := <-arrived:
+		return next.part, next.err
+	case <-timer.C:
+		return nil, fmt.Errorf("%w: no part of it came for %v, nothing was restored", errStalled, stallTimeout)
+	}
+}
+
+// transferStatus leaves the stream's own errors as they are.
+func (s *Service) transferStatus(err error) error {
+	if errors.Is(err, errStalled) {
+		return s.statusOf(err)
+	}
+	return err
+}
+
 // snapshotReader reads what is sent.
 type snapshotReader struct {
 	stream restoring
@@ -120,7 +191,7 @@ type snapshotReader struct {
 
 func (r *snapshotReader) Read(p []byte) (int, error) {
 	for len(r.rest) == 0 {
-		part, err := r.stream.Recv()
+		part, err := receivePart(r.stream)
 		if err != nil {
 			return 0, err
 		}
@@ -132,7 +203,7 @@ func (r *snapshotReader) Read(p []byte) (int, error) {
 }
 
 // restoreAt passes a restore on to the leader.
-func restoreAt(conn *grpc.ClientConn, from restoring) (*slimcppb.RestoreSnapshotResponse, error) {
+func (s *Service) restoreAt(conn *grpc.ClientConn, from restoring) (*slimcppb.RestoreSnapshotResponse, error) {
 	ctx, cancel := context.WithCancel(onBehalf(from.Context()))
 	defer cancel()
 	to, err := slimcppb.NewClusterServiceClient(conn).RestoreSnapshot(ctx)
@@ -140,12 +211,12 @@ func restoreAt(conn *grpc.ClientConn, from restoring) (*slimcppb.RestoreSnapshot
 		return nil, err
 	}
 	for {
-		part, err := from.Recv()
+		part, err := receivePart(from)
 		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err != nil {
-			return nil, err
+			return nil, s.transferStatus(err)
 		}
 		if err := to.Send(part); err != nil {
 			break // the leader has answered, or is gone: CloseAndRecv tells

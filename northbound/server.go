@@ -6,14 +6,19 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/keepalive"
 
+	"github.com/slim-cp/slim-cp/cluster"
 	controlplanepb "github.com/slim-cp/slim-cp/proto/controlplane/v1"
 	"github.com/slim-cp/slim-cp/proto/slimcp/v1"
 )
 
 const (
-	// maxMessageBytes bounds a message in both directions. The largest is a
-	// node's own table.
-	maxMessageBytes = 64 << 20
+	// maxRequestBytes bounds a message of a caller, 1 MiB: no change is larger than a
+	// command of the log may be, and a snapshot comes in parts.
+	maxRequestBytes = 2 * cluster.MaxCommandBytes
+	// maxAnswerBytes bounds a message to a caller. The largest is a node's own table.
+	maxAnswerBytes = 64 << 20
+	// maxHeaderBytes bounds the metadata of a call.
+	maxHeaderBytes = 64 << 10
 	// maxConcurrentStreams bounds the calls of one connection: each list holds a
 	// view.
 	maxConcurrentStreams = 256
@@ -34,8 +39,9 @@ const (
 // The options come on top, for instance the transport's credentials.
 func NewServer(service *Service, health *Health, options ...grpc.ServerOption) *grpc.Server {
 	server := grpc.NewServer(append([]grpc.ServerOption{
-		grpc.MaxRecvMsgSize(maxMessageBytes),
-		grpc.MaxSendMsgSize(maxMessageBytes),
+		grpc.MaxRecvMsgSize(maxRequestBytes),
+		grpc.MaxSendMsgSize(maxAnswerBytes),
+		grpc.MaxHeaderListSize(maxHeaderBytes),
 		grpc.MaxConcurrentStreams(maxConcurrentStreams),
 		grpc.NumStreamWorkers(streamWorkers),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: keepaliveTime, Timeout: keepaliveTimeout}),

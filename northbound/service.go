@@ -64,7 +64,9 @@ type Service struct {
 	provisional func() []string
 	logger      hclog.Logger
 	audit       hclog.Logger
-	now         func() time.Time
+	// saves holds one value for each snapshot that is on its way to an operator.
+	saves chan struct{}
+	now   func() time.Time
 }
 
 // NewService returns the operator API over a replica.
@@ -78,6 +80,7 @@ func NewService(options Options) *Service {
 		provisional: options.Provisional,
 		logger:      options.Logger,
 		now:         options.Now,
+		saves:       make(chan struct{}, maxSaves),
 	}
 	if s.provisional == nil {
 		s.provisional = func() []string { return nil }

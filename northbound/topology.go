@@ -12,8 +12,8 @@ import (
 	"github.com/slim-cp/slim-cp/proto/slimcp/v1"
 )
 
-// maxSegmentName bounds a segment's name, in bytes, like that of a group.
-const maxSegmentName = 253
+// maxNameBytes bounds the names of segments and groups, in bytes.
+const maxNameBytes = 253
 
 // ListSegments answers with the segments: those of the API as they were made,
 // the default one first; those of a file by name, templates expanded for the
@@ -70,17 +70,25 @@ func checkSegmentName(name string) error {
 	if name == "" {
 		return argumentError("segment name must not be empty")
 	}
+	return checkLength("segment name", name)
+}
+
+// checkLength refuses a name that is too long for anything to have it.
+func checkLength(what, name string) error {
+	if len(name) > maxNameBytes {
+		return argumentError("%s %q: at most %d bytes are accepted", what, shown(name), maxNameBytes)
+	}
 	return nil
 }
 
 func checkNewSegment(name string) error {
-	if len(name) > maxSegmentName || strings.ContainsFunc(name, unicode.IsControl) {
-		return argumentError("segment name %q: accepted are at most %d bytes without control characters", name, maxSegmentName)
+	if len(name) > maxNameBytes || strings.ContainsFunc(name, unicode.IsControl) {
+		return argumentError("segment name %q: accepted are at most %d bytes without control characters", shown(name), maxNameBytes)
 	}
 	return checkSegmentName(name)
 }
 
-func segmentNotFound(name string) string { return fmt.Sprintf("segment '%s' not found", name) }
+func segmentNotFound(name string) string { return fmt.Sprintf("segment '%s' not found", shown(name)) }
 
 // AddTopologyLink links two groups in a segment. It warns of groups without a
 // node: their link is made when they have one.
@@ -90,7 +98,7 @@ func (s *Service) AddTopologyLink(ctx context.Context, request *controlplanepb.A
 	_, err := s.mutate(ctx, mutation{
 		action:  "add topology link",
 		subject: []any{"group_a", a, "group_b", b, "segment", segment},
-		refused: checkNewEdge(a, b),
+		refused: cmp.Or(checkNewEdge(a, b), checkLength("segment", segment)),
 		judge: func(view *fsm.View) error {
 			response.Warnings = missingGroups(view, a, b)
 			return nil
@@ -109,13 +117,13 @@ func (s *Service) RemoveTopologyLink(ctx context.Context, request *controlplanep
 	_, err := s.mutate(ctx, mutation{
 		action:  "remove topology link",
 		subject: []any{"group_a", a, "group_b", b, "segment", segment},
-		refused: checkEnds(a, b),
+		refused: cmp.Or(checkEnds(a, b), checkLength("segment", segment)),
 		command: &slimcppb.Command{Payload: &slimcppb.Command_RemoveEdge{
 			RemoveEdge: &slimcppb.RemoveEdge{Segment: segment, GroupA: a, GroupB: b},
 		}},
 		texts: map[error]string{
 			fsm.ErrUnknownSegment: segmentNotFound(segment),
-			fsm.ErrUnknownEdge:    fmt.Sprintf("link %s↔%s not found in segment '%s'", a, b, segment),
+			fsm.ErrUnknownEdge:    fmt.Sprintf("link %s↔%s not found in segment '%s'", shown(a), shown(b), shown(segment)),
 		},
 	})
 	return &controlplanepb.RemoveTopologyLinkResponse{}, err
@@ -125,7 +133,7 @@ func checkEnds(a, b string) error {
 	if a == "" || b == "" {
 		return argumentError("domain_a and domain_b must not be empty")
 	}
-	return nil
+	return cmp.Or(checkLength("domain_a", a), checkLength("domain_b", b))
 }
 
 func checkNewEdge(a, b string) error {

@@ -25,6 +25,10 @@ const (
 	// maxListedLinks bounds the memory of one stream: a link per other group.
 	maxListedLinks = 100_000
 	linkIDBytes    = 36
+	// maxLogged is up to which length a node's value stands whole in a log line, in
+	// bytes; a good node id is no longer. Of a longer one loggedPart is there.
+	maxLogged  = 512
+	loggedPart = 64
 )
 
 // registration is what a node asked for with its first message.
@@ -54,10 +58,11 @@ func parseRegistration(view *fsm.View, message *controllerpb.ControlMessage, pee
 	}
 	request := payload.RegisterNodeRequest
 	group, node := request.GetDomainName(), request.GetNodeId()
-	r.nodeID = fsm.NodeID(group, node)
 	if err := fsm.CheckNodeID(group, node); err != nil {
+		r.nodeID = fsm.NodeID(logged(group), logged(node))
 		return r, err
 	}
+	r.nodeID = fsm.NodeID(group, node)
 	r.credentials = Credentials{Group: group, Node: node, Token: request.GetCredentials(), ReceivedAt: time.Now()}
 	r.command = &slimcppb.RegisterNode{Group: group, Node: node}
 	if peer != nil {
@@ -89,7 +94,7 @@ func (r *registration) readDetails(details []*controllerpb.ConnectionDetails, pe
 func convertDetail(detail *controllerpb.ConnectionDetails, peer net.Addr) (*slimcppb.ConnectionDetail, error) {
 	method := slimcppb.AuthMethod(detail.GetAuthMethod())
 	if _, known := slimcppb.AuthMethod_name[int32(method)]; !known {
-		return nil, fmt.Errorf("connection detail %q has unknown auth method %d", detail.GetEndpoint(), method)
+		return nil, fmt.Errorf("connection detail %q has unknown auth method %d", logged(detail.GetEndpoint()), method)
 	}
 	return &slimcppb.ConnectionDetail{
 		Endpoint:         resolveWildcard(detail.GetEndpoint(), peer),
@@ -98,6 +103,14 @@ func convertDetail(detail *controllerpb.ConnectionDetails, peer net.Addr) (*slim
 		AuthMethod:       method,
 		TrustDomain:      detail.GetSpireTrustDomain(),
 	}, nil
+}
+
+// logged is a node's value as it stands in a log line: a node may send megabytes.
+func logged(value string) string {
+	if len(value) <= maxLogged {
+		return value
+	}
+	return fmt.Sprintf("%s... (%d bytes)", strings.ToValidUTF8(value[:loggedPart], ""), len(value))
 }
 
 // compareDetails makes the order of a node's details its own, not that of its

@@ -1,0 +1,91 @@
+package cluster
+
+import (
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// disk is how the disk below the log is doing. A replica whose disk is full answers
+// heartbeats like a good one.
+type disk struct {
+	mu        sync.Mutex
+	problem   error     // of the last write to the log; nil: it succeeded
+	progress  time.Time // the log or the snapshot grew, or was opened
+	installed time.Time // the last snapshot was begun
+}
+
+func (d *disk) wrote(err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.problem = err
+	if err == nil {
+		d.progress = time.Now()
+	}
+}
+
+func (d *disk) opened() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.progress = time.Now()
+}
+
+func (d *disk) snapshotBegun() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.progress = time.Now()
+	d.installed = d.progress
+}
+
+// report says what is wrong with the disk, "" if nothing is, and for how long nothing
+// was written; negative: there is no disk.
+func (d *disk) report() (problem string, idle time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.problem != nil {
+		problem = "its log cannot be written: " + d.problem.Error()
+	}
+	if d.progress.IsZero() {
+		return problem, -1
+	}
+	return problem, time.Since(d.progress)
+}
+
+// sinceSnapshot is how long ago this process began to write a snapshot; very long if
+// it did not yet.
+func (d *disk) sinceSnapshot() time.Duration {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return time.Since(d.installed)
+}
+
+// notedLogs is a log store whose writes are noted.
+type notedLogs struct {
+	raft.LogStore
+	disk *disk
+}
+
+func (s notedLogs) StoreLogs(logs []*raft.Log) error {
+	err := s.LogStore.StoreLogs(logs)
+	s.disk.wrote(err)
+	return err
+}
+
+func (s notedLogs) StoreLog(log *raft.Log) error { return s.StoreLogs([]*raft.Log{log}) }
+
+// notedSnapshots is a snapshot store that notes when a snapshot was begun.
+type notedSnapshots struct {
+	raft.SnapshotStore
+	disk *disk
+}
+
+func (s notedSnapshots) Create(version raft.SnapshotVersion, index, term uint64, configuration raft.Configuration,
+	configurationIndex uint64, transport raft.Transport,
+) (raft.SnapshotSink, error) {
+	sink, err := s.SnapshotStore.Create(version, index, term, configuration, configurationIndex, transport)
+	if err == nil {
+		s.disk.snapshotBegun()
+	}
+	return sink, err
+}

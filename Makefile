@@ -15,10 +15,13 @@ timed := -e /cluster$$ -e /cluster/peer$$ -e /test/ensemble$$
 # The race detector needs a C compiler.
 race := $(if $(shell command -v $${CC:-gcc}),-race)
 
+# What "slim-cp version" says; without git it is what the Go tool knows.
+version = $(shell git describe --tags --always --dirty 2>/dev/null)
+
 .PHONY: build test e2e interop node_modules lint bench bench-long fuzz demo up proto clean
 
 build: ## bin/slim-cp, bin/slimctl and bin/slim-node
-	go build -o bin/ ./cmd/slim-cp ./cmd/slimctl ./cmd/slim-node
+	go build -ldflags '-X main.version=$(version)' -o bin/ ./cmd/slim-cp ./cmd/slimctl ./cmd/slim-node
 
 # The model test runs in full only without the race detector.
 test: ## all tests but those of running binaries

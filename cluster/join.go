@@ -56,6 +56,9 @@ func (r *Replica) bootstrap(ctx context.Context) error {
 			return fmt.Errorf("init: %w", err)
 		}
 	}
+	if r.ClusterID() != "" {
+		return nil // whether it has a leader now is another matter
+	}
 	if err := r.WaitReady(ctx); err != nil {
 		return fmt.Errorf("initialised, and not ready yet: %w", err)
 	}

@@ -97,6 +97,14 @@ func planRecovery(options RecoverOptions) (Recovery, error) {
 	if recovery.ClusterID == "" {
 		return recovery, fmt.Errorf("%w: %s is not a member of a cluster", ErrDataDir, recovery.ReplicaID)
 	}
+	for file, reason := range map[string]string{
+		distrustedFile: "its state differs from that of a majority: recover from another replica, or remove the file to use this state all the same",
+		restoreFile:    "a restore was under way: start the replica once, which settles it, and stop it again",
+	} {
+		if _, err := os.Stat(filepath.Join(options.DataDir, file)); err == nil {
+			return recovery, fmt.Errorf("%w: %s: %s", ErrDataDir, filepath.Join(options.DataDir, file), reason)
+		}
+	}
 	storage, err := openToRecover(options, true)
 	if err != nil {
 		return recovery, err

@@ -163,3 +163,29 @@ func TestRecoveryCutsWhatCannotBeRead(t *testing.T) {
 	}
 	propose(t, b, register(8))
 }
+
+// A state that is wrong, or that may become another one, is nothing to go on from.
+func TestRecoveryRefusesAStateInDoubt(t *testing.T) {
+	t.Parallel()
+	e := newEnsemble(t)
+	e.form("a", "b")
+	for _, name := range []string{"a", "b"} {
+		e.kill(name)
+	}
+	for _, file := range []string{"distrusted", "restoring.json"} {
+		path := filepath.Join(e.dirs["a"], file)
+		if err := os.WriteFile(path, []byte(`{}`), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err := cluster.Recover(t.Context(), cluster.RecoverOptions{DataDir: e.dirs["a"], Advertise: "a:1"})
+		if !errors.Is(err, cluster.ErrDataDir) || !strings.Contains(err.Error(), file) {
+			t.Errorf("with %s: %v", file, err)
+		}
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := cluster.Recover(t.Context(), cluster.RecoverOptions{DataDir: e.dirs["a"], Advertise: "a:1"}); err != nil {
+		t.Errorf("without: %v", err)
+	}
+}

@@ -29,7 +29,7 @@ const (
 // SaveSnapshot writes the state to w, with everything that was answered before
 // the call. Any replica can do it.
 func (r *Replica) SaveSnapshot(ctx context.Context, w io.Writer) (fsm.SnapshotInfo, error) {
-	view, err := r.Read(ctx)
+	view, err := r.readSoon(ctx)
 	if err != nil {
 		return fsm.SnapshotInfo{}, err
 	}
@@ -38,6 +38,18 @@ func (r *Replica) SaveSnapshot(ctx context.Context, w io.Writer) (fsm.SnapshotIn
 		return fsm.SnapshotInfo{}, fmt.Errorf("write the snapshot: %w", err)
 	}
 	return snapshot.Info(), nil
+}
+
+// readSoon is Read for a caller who has patience for what follows, not for a leader,
+// and who is told before its own time is over.
+func (r *Replica) readSoon(ctx context.Context) (*fsm.View, error) {
+	limit := leaderPatience
+	if deadline, ok := ctx.Deadline(); ok {
+		limit = min(limit, time.Until(deadline)*4/5)
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	return r.Read(ctx)
 }
 
 // RestoreSnapshot makes a saved snapshot the state of the cluster (protocol X3).

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/hashicorp/raft"
 
@@ -188,4 +190,27 @@ func TestRestoreThatReachedTheOthersStays(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Whoever saves a snapshot has minutes for it, and learns at once that there is no
+// leader.
+func TestSavingWithoutALeaderEndsSoon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		logs := &faultyLogs{}
+		logs.setFailure(errors.New("no space left on device"))
+		replica, err := open(t, cluster.Options{}.WithLogs(logs.wrap))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer stop(t, replica)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+		defer cancel()
+		began := time.Now()
+		if _, err := replica.SaveSnapshot(ctx, io.Discard); !errors.Is(err, cluster.ErrNoLeader) {
+			t.Errorf("saved without a leader: %v", err)
+		}
+		if took := time.Since(began); took > 10*time.Second {
+			t.Errorf("it took %s", took)
+		}
+	})
 }

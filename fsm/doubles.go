@@ -11,7 +11,7 @@ import (
 // a node that reconnects does not look like two.
 const doubleAfter = 60 * time.Second
 
-// Double returns two sessions that look like two processes which give themselves one
+// Double returns, at a time on the state's clock, two sessions that look like two processes which give themselves one
 // id: they have overlapped for over 60 s, and their details or the hosts that they
 // come from differ. Neither is ended for it: which of the two is right, nobody here
 // can know (protocol S4).

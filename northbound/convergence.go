@@ -61,7 +61,7 @@ func (e *explainer) nodesConverge(response *slimcppb.ConvergenceResponse) {
 func (e *explainer) doubles() []string {
 	var lines []string
 	for node := range e.view.Nodes() {
-		older, newer, double := node.Double(e.now)
+		older, newer, double := node.Double(e.view.Clock()) // whose stamps these are, too
 		if !double {
 			continue
 		}

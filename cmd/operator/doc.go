@@ -12,6 +12,6 @@
 // is; field names and enum values are those of the northbound wire schema, in
 // both dialects, so that one script serves both. Errors are one line on standard
 // error. The exit code is 0 for done, 1 for failed, 2 for wrong usage, 3 for a
-// change that may or may not have been made, and 4 for a fleet that has not
-// converged.
+// change that may or may not have been made or a join that is not complete, and 4
+// for a fleet that has not converged.
 package operator

@@ -4,17 +4,17 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"os/signal"
-	"runtime/debug"
-	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
 
 	"github.com/slim-cp/slim-cp/cmd/operator"
 )
+
+// version is stamped by the build (-ldflags "-X main.version=...").
+var version string
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -37,31 +37,7 @@ func newRoot() *cobra.Command {
 		Dialect:         operator.Slimctl,
 		ConnectionFlags: root.PersistentFlags(),
 	})...)
-	version := &cobra.Command{
-		Use:   "version",
-		Short: "Print the version",
-		Args:  cobra.NoArgs,
-		RunE: func(command *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintln(command.OutOrStdout(), versionText())
-			return err
-		},
-	}
-	root.AddCommand(controller, version)
+	root.AddCommand(controller)
+	operator.AddVersion(root, operator.Version(version))
 	return root
-}
-
-// versionText reads what the Go tool stamped into the binary.
-func versionText() string {
-	words := []string{"slimctl"}
-	build, found := debug.ReadBuildInfo()
-	if !found {
-		return words[0]
-	}
-	words = append(words, build.Main.Version)
-	for _, setting := range build.Settings {
-		if setting.Key == "vcs.revision" {
-			words = append(words, setting.Value)
-		}
-	}
-	return strings.Join(append(words, build.GoVersion), " ")
 }

@@ -12,7 +12,6 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/slim-cp/slim-cp/cluster"
-	"github.com/slim-cp/slim-cp/fsm"
 )
 
 // Public faults around leaderships and their work.
@@ -211,8 +210,8 @@ func TestFormerLeadersDecisionsTakeNoEffect(t *testing.T) {
 	}
 	late := register(5)
 	late.Term = term
-	if result, err := old.Propose(t.Context(), late); err != nil || !errors.Is(result.Err, fsm.ErrStaleTerm) {
-		t.Errorf("a decision of an old leadership that was forwarded: %v, %v", err, result.Err)
+	if _, err := old.Propose(t.Context(), late); !errors.Is(err, cluster.ErrInvalidCommand) {
+		t.Errorf("a decision of an old leadership that was forwarded: %v", err)
 	}
 	last := propose(t, old, register(6))
 	for name, replica := range e.replicas {

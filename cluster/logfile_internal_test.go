@@ -92,7 +92,7 @@ func readLogFile(path string) error {
 	}
 	bolt, err := openBolt(path, boltOptions())
 	if err != nil {
-		return fmt.Errorf("a file that passed: %v", err)
+		return fmt.Errorf("a file that passed: %w", err)
 	}
 	last, _ := bolt.LastIndex()
 	for index := uint64(1); index <= min(last, 5000); index++ {

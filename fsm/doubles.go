@@ -1,8 +1,8 @@
 package fsm
 
 import (
-	"net"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -11,10 +11,10 @@ import (
 // a node that reconnects does not look like two.
 const doubleAfter = 60 * time.Second
 
-// Double returns, at a time on the state's clock, two sessions that look like two processes which give themselves one
-// id: they have overlapped for over 60 s, and their details or the hosts that they
-// come from differ. Neither is ended for it: which of the two is right, nobody here
-// can know (protocol S4).
+// Double returns, at a time on the state's clock, two sessions that look like two
+// processes which give themselves one id: they have overlapped for over 60 s, and
+// their details or the hosts that they come from differ. Neither is ended for it:
+// which of the two is right, nobody here can know (protocol S4).
 func (n *Node) Double(now time.Time) (older, newer Session, ok bool) {
 	for i, newer := range n.Sessions {
 		for _, older := range n.Sessions[:i] {
@@ -37,8 +37,8 @@ func (s Session) sameProcess(other Session) bool {
 }
 
 func host(address string) string {
-	if host, _, err := net.SplitHostPort(address); err == nil {
-		return host
+	if port := strings.LastIndexByte(address, ':'); port >= 0 {
+		return address[:port]
 	}
 	return address
 }

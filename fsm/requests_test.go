@@ -86,7 +86,7 @@ func TestARequestIDIsForOneChange(t *testing.T) {
 
 	// The record of a version that kept no hash is good for any payload.
 	known, _ := h.store.state.requests.get((&request{id: "id"}).byID())
-	known.request.payload = 0
+	known.payload = 0
 	h.reopen()
 	sameResult(t, "of an older version", h.must(requested(segmentCommand("other"), "id")), first)
 }

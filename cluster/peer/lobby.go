@@ -102,7 +102,7 @@ func (l *lobby) enter(conn net.Conn) admission {
 			return admission{wait: wait}
 		}
 		l.remove(oldest)
-		_ = oldest.Conn.Close()
+		_ = oldest.Close()
 		result.evicted = oldest
 	}
 	l.add(result.guest, class{host: host, stage: silent})

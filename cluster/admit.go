@@ -84,7 +84,9 @@ func (r *Replica) unmask(ctx context.Context, hello *slimcppb.Hello) error {
 				id, now.advertise, before.advertise)
 		}
 	}
-	r.acquaintances.set(id, now)
+	if _, member := r.member(id); member { // of strangers there is no end
+		r.acquaintances.set(id, now)
+	}
 	return nil
 }
 

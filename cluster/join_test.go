@@ -164,3 +164,21 @@ func TestUnattendedStartBesideAClusterWithoutALeader(t *testing.T) {
 		}
 	}
 }
+
+// A replica that is in no cluster says so, whatever it is asked.
+func TestOutsideACluster(t *testing.T) {
+	t.Parallel()
+	e := newEnsemble(t)
+	outside := e.start("a")
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	_, reading := outside.Read(ctx)
+	ctx, cancel = context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	_, proposing := outside.Propose(ctx, register(1))
+	for what, err := range map[string]error{"read": reading, "proposal": proposing} {
+		if !errors.Is(err, cluster.ErrNoLeader) || !strings.Contains(err.Error(), "not a member of a cluster") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}

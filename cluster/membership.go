@@ -443,6 +443,7 @@ func (r *Replica) TransferLeadership(ctx context.Context, nameOrID string) (to s
 // most, dead or not.
 func (r *Replica) transferTarget(ctx context.Context, nameOrID string) (Member, error) {
 	var best *MemberStatus
+	failed, term := "", r.raft.CurrentTerm()
 	for _, status := range r.describeMembers(ctx) {
 		named := nameOrID == status.ReplicaID || nameOrID == ReplicaName(status.ReplicaID)
 		if nameOrID != "" && !named {
@@ -455,6 +456,12 @@ func (r *Replica) transferTarget(ctx context.Context, nameOrID string) (Member, 
 		if named && problem != "" {
 			return Member{}, fmt.Errorf("%w: %s cannot lead: %s", ErrMembership, status.ReplicaID, problem)
 		}
+		if refused, ok := r.members.refused[status.ReplicaID]; ok && refused == term {
+			failed = fmt.Sprintf("; a transfer to %s failed, it can be tried again in another term", status.ReplicaID)
+			if !named {
+				continue
+			}
+		}
 		if status.ReplicaID != r.ReplicaID() && problem == "" && (best == nil || status.LastIndex > best.LastIndex) {
 			best = &status
 		}
@@ -466,7 +473,7 @@ func (r *Replica) transferTarget(ctx context.Context, nameOrID string) (Member, 
 		_, err := r.findMember(nameOrID)
 		return Member{}, err
 	}
-	return Member{}, fmt.Errorf("%w: no other voter is healthy and up to date", ErrMembership)
+	return Member{}, fmt.Errorf("%w: no other voter is healthy and up to date%s", ErrMembership, failed)
 }
 
 // FinalizeUpgrade lets the cluster use what the newest schema has that all

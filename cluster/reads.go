@@ -35,7 +35,9 @@ func (r *Replica) Read(ctx context.Context) (*fsm.View, error) {
 			return nil, fmt.Errorf("%w here: this replica is out of service: %s", ErrNoLeader, reason)
 		}
 		if err := r.WaitReady(ctx); err != nil {
-			if ctx.Err() != nil {
+			if ctx.Err() != nil && r.isOutside() {
+				err = errOutside
+			} else if ctx.Err() != nil {
 				err = fmt.Errorf("%w: %w", ErrNoLeader, err)
 			}
 			return nil, err
@@ -53,6 +55,12 @@ func (r *Replica) Read(ctx context.Context) (*fsm.View, error) {
 		}
 	}
 }
+
+// errOutside is an ErrNoLeader that says why there is none.
+var errOutside = fmt.Errorf("%w: this replica is not a member of a cluster, it waits for init or join", ErrNoLeader)
+
+// isOutside reports whether this replica is not a member of a cluster yet.
+func (r *Replica) isOutside() bool { return r.options.Peers != nil && len(r.Members()) == 0 }
 
 func (r *Replica) indexToWaitFor(ctx context.Context) (uint64, error) {
 	if leading, _ := r.Leadership(); leading || r.options.Peers == nil {

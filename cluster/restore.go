@@ -22,6 +22,8 @@ const (
 	// receiveTimeout bounds the way of a snapshot from the operator to the leader's
 	// disk.
 	receiveTimeout = 10 * time.Minute
+	// maxRestoreBytes bounds what an operator may put on the disk of the log.
+	maxRestoreBytes = 4 << 30
 	// temporaryFiles are those of a restore, left behind by one that was cut off.
 	temporaryFiles = "restore-*.tmp"
 )
@@ -123,7 +125,10 @@ func (r *Replica) stage(ctx context.Context, from io.Reader) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	_, err = io.Copy(staged, readerWithContext{ctx: ctx, reader: from})
+	size, err := io.Copy(staged, io.LimitReader(readerWithContext{ctx: ctx, reader: from}, maxRestoreBytes+1))
+	if err == nil && size > maxRestoreBytes {
+		err = fmt.Errorf("%w: longer than %d bytes", fsm.ErrSnapshot, maxRestoreBytes)
+	}
 	if err == nil {
 		_, err = staged.Seek(0, io.SeekStart)
 	}

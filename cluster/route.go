@@ -78,6 +78,9 @@ func (r *Replica) awaitState(ctx context.Context) error {
 			return nil
 		}
 		if !r.waitLeaderChange(ctx, changed) {
+			if r.isOutside() {
+				return errOutside
+			}
 			return fmt.Errorf("%w: this replica has no state yet", ErrNoLeader)
 		}
 	}

@@ -12,6 +12,9 @@ import (
 // the cluster.
 const pledgeTime = 15 * time.Second
 
+// maxTold texts are remembered, so that what goes on for hours is logged once.
+const maxTold = 64
+
 // pledge is a promise not to form a cluster, so that of several replicas that
 // start together one does.
 type pledge struct {
@@ -43,10 +46,10 @@ func (r *Replica) pledge(ctx context.Context, request *slimcppb.PledgeRequest) (
 // goroutine uses it.
 type unattended struct {
 	*Replica
-	told string // that was logged last
+	told map[string]bool // that was logged since the last change of it all
 }
 
-func newUnattended(r *Replica) *unattended { return &unattended{Replica: r} }
+func newUnattended(r *Replica) *unattended { return &unattended{Replica: r, told: map[string]bool{}} }
 
 // try looks for a cluster to join, else, with bootstrap_expect, for enough
 // replicas to form one. Names are resolved each time. It never forms a cluster
@@ -87,8 +90,11 @@ func (u *unattended) try(ctx context.Context) {
 }
 
 func (u *unattended) tell(what string) {
-	if what != u.told {
-		u.told = what
+	if len(u.told) >= maxTold {
+		clear(u.told)
+	}
+	if !u.told[what] {
+		u.told[what] = true
 		u.logger.Info("waiting for a cluster", "state", what)
 	}
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/slim-cp/slim-cp/proto/slimcp/v1"
 )
 
-// B-63: whoever reaches the port, and has no certificate, keeps nobody else out.
+// B-65: whoever reaches the port, and has no certificate, keeps nobody else out.
 func TestStrangersKeepNoMemberOut(t *testing.T) {
 	secure := newSecurity(t)
 	for _, c := range []struct {

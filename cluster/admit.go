@@ -20,6 +20,10 @@ import (
 // cloneProbe bounds the look whether a replica still lives at its last address.
 const cloneProbe = time.Second
 
+// maxAcquaintances are remembered. More ids than a cluster can have are made up: with
+// the cluster's id anybody may name any.
+const maxAcquaintances = 8 * maxReplicas
+
 // acquaintances are the replicas that said hello, by id: a data directory that
 // was copied shows as one id with two lives.
 type acquaintances struct {
@@ -39,7 +43,7 @@ func (a *acquaintances) get(id string) (acquaintance, bool) {
 func (a *acquaintances) set(id string, now acquaintance) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.known == nil {
+	if a.known == nil || len(a.known) >= maxAcquaintances {
 		a.known = map[string]acquaintance{}
 	}
 	a.known[id] = now
@@ -84,9 +88,7 @@ func (r *Replica) unmask(ctx context.Context, hello *slimcppb.Hello) error {
 				id, now.advertise, before.advertise)
 		}
 	}
-	if _, member := r.member(id); member { // of strangers there is no end
-		r.acquaintances.set(id, now)
-	}
+	r.acquaintances.set(id, now)
 	return nil
 }
 
@@ -97,12 +99,12 @@ func (r *Replica) refused(answer *slimcppb.HelloAnswer, err error) {
 	if answer.GetClusterId() == "" || answer.GetClusterId() != r.identity.allegiance() {
 		return
 	}
+	known, _ := r.LeaderKnown() // Raft may be starting yet
 	switch {
-	case errors.Is(err, peer.ErrRemoved) && r.leaderID() != "":
-		r.logger.Error("a replica says that this one was removed, and its leader does not", "replica", answer.GetReplicaId(),
-			"leader", r.leaderID())
+	case errors.Is(err, peer.ErrRemoved) && known:
+		r.logger.Error("a replica says that this one was removed, and its leader does not", "replica", answer.GetReplicaId())
 	case errors.Is(err, peer.ErrRemoved):
-		r.fail(fmt.Errorf("%w: %w", ErrRemoved, err))
+		r.failRemoved(fmt.Errorf("%w: %w", ErrRemoved, err))
 	case errors.Is(err, peer.ErrDuplicate):
 		r.fail(fmt.Errorf("%w: %w", ErrDuplicate, err))
 	}

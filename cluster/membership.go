@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -303,10 +304,22 @@ func (r *Replica) sayFarewell(member Member) {
 	r.changed()
 }
 
+// removedFile says in the data directory that its replica was removed: its log need
+// not hold the entry that did it.
+const removedFile = "removed"
+
+// failRemoved stops a replica that was removed.
+func (r *Replica) failRemoved(err error) {
+	if noted := writeDurably(filepath.Join(r.options.DataDir, removedFile), []byte(err.Error()+"\n")); noted != nil {
+		r.logger.Warn("that this replica was removed could not be kept", "error", noted)
+	}
+	r.fail(err)
+}
+
 // Farewell is told to a replica that was removed.
 func (s service) Farewell(_ context.Context, request *slimcppb.FarewellRequest) (*slimcppb.FarewellResponse, error) {
 	if request.GetReplicaId() == s.ReplicaID() {
-		s.fail(fmt.Errorf("%w %s", ErrRemoved, s.ClusterID()))
+		s.failRemoved(fmt.Errorf("%w %s", ErrRemoved, s.ClusterID()))
 	}
 	return &slimcppb.FarewellResponse{}, nil
 }

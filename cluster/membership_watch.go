@@ -193,7 +193,7 @@ func (r *Replica) record(ctx context.Context) bool {
 		Version: r.options.Peers.Version, Schema: fsm.SchemaVersion,
 	}}})
 	if errors.Is(result.Err, fsm.ErrReplicaRemoved) {
-		r.fail(fmt.Errorf("%w: %w", ErrRemoved, result.Err))
+		r.failRemoved(fmt.Errorf("%w: %w", ErrRemoved, result.Err))
 	}
 	return err == nil && result.Err == nil
 }

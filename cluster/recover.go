@@ -97,6 +97,9 @@ func planRecovery(options RecoverOptions) (Recovery, error) {
 	if recovery.ClusterID == "" {
 		return recovery, fmt.Errorf("%w: %s is not a member of a cluster", ErrDataDir, recovery.ReplicaID)
 	}
+	if _, err := os.Stat(filepath.Join(options.DataDir, removedFile)); err == nil {
+		return recovery, errNotToBeRecovered(recovery)
+	}
 	for file, reason := range map[string]string{
 		distrustedFile: "its state differs from that of a majority: recover from another replica, or remove the file to use this state all the same",
 		restoreFile:    "a restore was under way: start the replica once, which settles it, and stop it again",
@@ -122,9 +125,13 @@ func planRecovery(options RecoverOptions) (Recovery, error) {
 		})
 	}
 	if !member || found.store.View().ReplicaRemoved(recovery.ReplicaID) {
-		return recovery, fmt.Errorf("%w %s: set the data directory of %s aside and let it join anew", ErrRemoved, recovery.ClusterID, recovery.ReplicaID)
+		return recovery, errNotToBeRecovered(recovery)
 	}
 	return recovery, nil
+}
+
+func errNotToBeRecovered(found Recovery) error {
+	return fmt.Errorf("%w %s: set the data directory of %s aside and let it join anew", ErrRemoved, found.ClusterID, found.ReplicaID)
 }
 
 // openToRecover opens what a replica has stored, as it is: nothing is compacted, and

@@ -29,7 +29,7 @@ const (
 	// streamWorkers answer calls on stacks that have grown already: a goroutine for
 	// each call copies its stack several times on the way to the log. Calls beyond
 	// them get a goroutine.
-	streamWorkers = 64
+	streamWorkers = 128
 	// minClientKeepalive is how often a client may ping before it is cut off.
 	minClientKeepalive = 5 * time.Second
 )

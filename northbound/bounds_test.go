@@ -259,11 +259,11 @@ func TestSaveEndsWithAReaderThatStandsStill(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			time.Sleep(stallTimeout / 2)
+			<-time.After(stallTimeout / 2)
 			for size := 0; ; {
 				part, err := stream.Recv()
 				if size += len(part.GetData()); size > 1<<20 && err == nil {
-					time.Sleep(stallTimeout + time.Second)
+					<-time.After(stallTimeout + time.Second)
 				}
 				if err != nil {
 					wantStatus(t, err, codes.Unavailable, "the transfer of the snapshot stands still: the caller took nothing for 30s")
@@ -286,7 +286,7 @@ func TestSaveIsBoundedAsAWhole(t *testing.T) {
 		started := time.Now()
 		stream, err := p.SaveSnapshot(t.Context(), &slimcppb.SaveSnapshotRequest{})
 		for err == nil {
-			time.Sleep(stallTimeout - 5*time.Second)
+			<-time.After(stallTimeout - 5*time.Second)
 			_, err = stream.Recv()
 		}
 		wantStatus(t, err, codes.Unavailable, "the transfer of the snapshot stands still: not sent within 10m0s")

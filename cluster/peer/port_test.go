@@ -143,7 +143,7 @@ func TestUnfinishedHelloIsClosed(t *testing.T) {
 					if _, err := near.Write([]byte{b}); err != nil {
 						t.Fatal(err)
 					}
-					time.Sleep(100 * time.Millisecond)
+					<-time.After(100 * time.Millisecond)
 				}
 				_, err := near.Read(make([]byte, 1))
 				if took := time.Since(began); err == nil || took != 2*time.Second {

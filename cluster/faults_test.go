@@ -50,7 +50,7 @@ func TestFollowerThatRefusedEntriesCatchesUp(t *testing.T) {
 // it: so it is looked for in a process of its own.
 func TestFollowerThatRefusedEntriesIsLeftBehindByTheLibrary(t *testing.T) {
 	inProcess(t, func() bool {
-		return stuckFollower(t, 6, func(o *cluster.Options) { *o = o.Without(cluster.WithoutSingleFlight) })
+		return stuckFollower(t, 20, func(o *cluster.Options) { *o = o.Without(cluster.WithoutSingleFlight) })
 	})
 }
 

@@ -310,9 +310,17 @@ const removedFile = "removed"
 
 // failRemoved stops a replica that was removed.
 func (r *Replica) failRemoved(err error) {
-	if noted := writeDurably(filepath.Join(r.options.DataDir, removedFile), []byte(err.Error()+"\n")); noted != nil {
-		r.logger.Warn("that this replica was removed could not be kept", "error", noted)
+	if r.Err() != nil {
+		return
 	}
+	r.noteRemoval.Do(func() {
+		noted := r.calls.await(context.Background(), func() error { // not behind the end of a shutdown
+			return writeDurably(filepath.Join(r.options.DataDir, removedFile), []byte(err.Error()+"\n"))
+		})
+		if noted != nil {
+			r.logger.Warn("that this replica was removed could not be kept", "error", noted)
+		}
+	})
 	r.fail(err)
 }
 

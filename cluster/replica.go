@@ -40,6 +40,7 @@ type Replica struct {
 	acquaintances acquaintances
 	members       members
 	restoring     sync.Mutex // held while a snapshot is received and installed
+	noteRemoval   sync.Once  // that this replica was removed
 	checkpoints   checkpoints
 	draining      atomic.Bool
 	caughtUp      atomic.Bool

@@ -9,7 +9,8 @@ golangci_version := v2.15.0
 golangci := bin/tools/golangci-lint
 node_modules := test/interop/node_modules
 
-# Replicas with real elections: their tests run with the machine to themselves.
+# Replicas with real elections: their tests mostly wait, and need a machine that does
+# nothing else.
 timed := -e /cluster$$ -e /cluster/peer$$ -e /test/ensemble$$
 
 # The race detector needs a C compiler.
@@ -27,7 +28,7 @@ build: ## bin/slim-cp, bin/slimctl and bin/slim-node
 test: ## all tests but those of running binaries
 	$(if $(race),,@echo "no C compiler: testing without the race detector")
 	go test $(race) $$(go list ./... | grep -v $(timed))
-	go test -p 1 $(race) $$(go list ./... | grep $(timed))
+	go test -p 2 $(race) $$(go list ./... | grep $(timed))
 	$(if $(race),go test -run '^TestModel$$' ./reconciler)
 
 e2e: ## the built binaries as processes

@@ -405,6 +405,22 @@ func TestCopiedDataDirectoryTakesNobodysPlace(t *testing.T) {
 	propose(t, e.replicas["c"], register(1))
 }
 
+// B-18: a replica whose place was taken, by a copy that is gone again, gets it back.
+func TestReplicaTakesItsPlaceBack(t *testing.T) {
+	t.Parallel()
+	e := newEnsemble(t)
+	e.form("a", "b", "c")
+	e.transfer("a")
+	id := raft.ServerID(e.replicas["c"].ReplicaID())
+	if err := e.replicas["a"].Raft().AddVoter(id, "copy:1", 0, patience).Error(); err != nil {
+		t.Fatal(err)
+	}
+	last := propose(t, e.replicas["a"], register(1))
+	if !reaches(e.replicas["c"], last.Index, patience) {
+		t.Error("it is not found again")
+	}
+}
+
 // B-19: cleanup must not eat the quorum.
 func TestRemovalKeepsAQuorum(t *testing.T) {
 	t.Parallel()

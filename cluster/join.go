@@ -89,7 +89,11 @@ func (r *Replica) Join(ctx context.Context, address string) error {
 		return fmt.Errorf("%w: this replica belongs to cluster %s, %s to %s; set its data directory aside to let it join",
 			ErrMembership, own, address, clusterID)
 	}
-	return r.enter(ctx, address, clusterID)
+	err = r.enter(ctx, address, clusterID)
+	if err == nil {
+		r.logger.Info("joined a cluster", "cluster", clusterID, "through", address)
+	}
+	return err
 }
 
 // enter asks a member for membership, under the cluster id that it told.
@@ -115,9 +119,6 @@ func (r *Replica) enter(ctx context.Context, address, clusterID string) (err err
 		}, header)
 		return err
 	})
-	if err == nil {
-		r.logger.Info("joined a cluster", "cluster", clusterID, "through", address)
-	}
 	if errors.Is(err, ErrDuplicate) { // the other one lives, so this one must not
 		r.fail(fmt.Errorf("%w: %w", ErrDuplicate, err))
 	}

@@ -21,6 +21,9 @@ const (
 	// others whether it is still one: Raft does not tell a removed replica, which
 	// would go on as a follower without a leader (hashicorp/raft#524).
 	suspicion = 1500 * time.Millisecond
+	// retakePause is the least time between two tries of such a member to have its
+	// address noted again.
+	retakePause = 5 * time.Second
 )
 
 // startNetwork serves the cluster port and keeps the replica's membership.
@@ -78,6 +81,7 @@ func (r *Replica) keepMembership(ctx context.Context) {
 	defer ticker.Stop()
 	unattended := newUnattended(r)
 	var recorded uint64
+	var retaken time.Time
 	for {
 		select {
 		case <-ticker.C:
@@ -99,8 +103,9 @@ func (r *Replica) keepMembership(ctx context.Context) {
 			r.tellAddress(ctx, members)
 		case r.isLost():
 			r.askMembership(ctx, members)
-			if r.Err() == nil { // another process may have taken its place
-				r.tellAddress(ctx, members)
+			if r.Err() == nil && time.Since(retaken) > retakePause {
+				r.retakePlace(ctx, members)
+				retaken = time.Now()
 			}
 		case recorded != r.store.View().Generation() && r.Ready():
 			if r.record(ctx) {
@@ -128,6 +133,23 @@ func (r *Replica) askMembership(ctx context.Context, members []Member) {
 		}
 		_, _ = r.describeAddress(ctx, member.Address)
 		if ctx.Err() != nil || r.Err() != nil {
+			return
+		}
+	}
+}
+
+// retakePlace has the leader note this replica's address once more: another process,
+// of a copied data directory, may have had it changed. Mostly it changes nothing, and
+// without a leader it cannot: that is logged by others.
+func (r *Replica) retakePlace(ctx context.Context, members []Member) {
+	for _, member := range members {
+		if member.ReplicaID == r.ReplicaID() || ctx.Err() != nil {
+			continue
+		}
+		bounded, cancel := context.WithTimeout(ctx, reachTimeout)
+		err := r.enter(bounded, member.Address, r.ClusterID())
+		cancel()
+		if err == nil {
 			return
 		}
 	}

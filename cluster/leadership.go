@@ -279,15 +279,15 @@ func (r *Replica) tryOpenLeadership(ctx context.Context) (uint64, error) {
 	}))
 }
 
-// initCluster gives a new cluster its id. It is called behind a barrier, so that
-// the state is complete.
+// initCluster gives a new cluster its id and the newest schema: no older replica can
+// be in it yet. It is called behind a barrier, so that the state is complete.
 func (r *Replica) initCluster(ctx context.Context) error {
 	if id := r.store.View().ClusterID(); id != "" || r.ClusterID() != "" {
 		return r.identity.adopt(id)
 	}
 	err := accepted(r.proposer.start(ctx, &slimcppb.Command{
 		Payload: &slimcppb.Command_InitCluster{InitCluster: &slimcppb.InitCluster{
-			ClusterId: uuid.NewString(),
+			ClusterId: uuid.NewString(), ActiveSchema: fsm.SchemaVersion,
 		}},
 	}))
 	if err != nil {

@@ -15,6 +15,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/slim-cp/slim-cp/cluster"
+	"github.com/slim-cp/slim-cp/fsm"
 	"github.com/slim-cp/slim-cp/proto/slimcp/v1"
 )
 
@@ -139,7 +140,9 @@ func checkStamps(t *testing.T, proposed []*slimcppb.Command, written []*slimcppb
 		last = logged.GetTimeUnixNanos()
 		seeds[logged.GetSeed()] = true
 		want := proto.CloneOf(proposed[i])
-		want.Schema = 1
+		if want.Schema == 0 {
+			want.Schema = fsm.SchemaVersion
+		}
 		if want.Generation == 0 {
 			want.Generation = 1
 		}

@@ -36,7 +36,7 @@ func TestUnreadableEntryStopsTheState(t *testing.T) {
 		fail:          func(err error) { failed = err },
 		leaderStarted: func() { started++ },
 	}
-	init := &slimcppb.Command{Payload: &slimcppb.Command_InitCluster{InitCluster: &slimcppb.InitCluster{ClusterId: "c"}}}
+	init := &slimcppb.Command{Payload: &slimcppb.Command_InitCluster{InitCluster: &slimcppb.InitCluster{ClusterId: "c", ActiveSchema: fsm.SchemaVersion}}}
 	responses := machine.ApplyBatch([]*raft.Log{
 		entry(t, 2, init),
 		{Index: 3, Term: 2, Type: raft.LogConfiguration},

@@ -177,8 +177,11 @@ func (a *applier) initCluster(command *slimcppb.InitCluster) Result {
 		return Result{}
 	case a.meta.ClusterID != "":
 		return Result{Err: ErrInitialised}
+	case command.GetActiveSchema() > a.known:
+		return Result{Err: schemaError("cluster", command.GetActiveSchema(), a.known)}
 	}
 	a.advanceClock()
+	a.meta.ActiveSchema = max(1, command.GetActiveSchema())
 	a.meta.ClusterID, a.meta.Generation = command.GetClusterId(), 1
 	return Result{}
 }

@@ -207,14 +207,14 @@ func configCommand(config *slimcppb.FleetConfig, replica string) *slimcppb.Comma
 
 func (h *history) goldenReplicas() {
 	for _, id := range []string{"cp-1", "cp-2", "cp-3", "cp-4"} {
-		h.must(recordCommand(id, 1))
+		h.must(recordCommand(id, SchemaVersion))
 	}
 	h.must(registerCommand(SessionName{ReplicaID: "cp-3", BootID: "boot-1", Counter: 1}, "a", "of-cp-3", ""))
 	h.lose(SessionName{ReplicaID: "cp-3", BootID: "boot-1", Counter: 2})
 	h.must(removeReplicaCommand("cp-3"))
 	h.must(holdCommand("cp-4", true))
-	h.must(requested(finalizeCommand(1), "finalize"))
-	h.must(requested(finalizeCommand(1), "finalize")) // delivered again
+	h.must(requested(finalizeCommand(SchemaVersion), "finalize"))
+	h.must(requested(finalizeCommand(SchemaVersion), "finalize")) // delivered again
 	h.must(checkpointCommand())
 }
 

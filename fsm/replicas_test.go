@@ -164,7 +164,9 @@ func TestAnUpgradeIsFinalizedWhenEveryReplicaIsAble(t *testing.T) {
 		t.Fatal(err)
 	}
 	equal(t, "active schema after a restore", restored.View().ActiveSchema(), 2)
-	newTarget(New()).refuses(t, data, "a schema that the binary does not know")
+	older := New()
+	older.known = 1
+	newTarget(older).refuses(t, data, "a schema that the binary does not know")
 }
 
 // A snapshot that a newer binary wrote before the upgrade was finalized can be read
@@ -175,6 +177,25 @@ func TestASnapshotNeedsTheActiveSchemaOnly(t *testing.T) {
 	h.must(recordCommand("cp-1", 7))
 	h.reopen()
 	equal(t, "active schema", h.view().ActiveSchema(), 1)
+}
+
+// Nobody older can be in a cluster that is only beginning, so it uses the newest
+// schema at once.
+func TestANewClusterUsesTheNewestSchema(t *testing.T) {
+	for schema, want := range map[uint32]uint32{0: 1, 1: 1, SchemaVersion: SchemaVersion} {
+		h := &history{t: t, store: New()}
+		init := initCommand("c")
+		init.GetInitCluster().ActiveSchema = schema
+		equal(t, "error", h.apply(init)[0].Err, nil)
+		equal(t, "active schema", h.view().ActiveSchema(), want)
+		h.must(init) // again: nothing changes
+		equal(t, "active schema", h.view().ActiveSchema(), want)
+	}
+	h := &history{t: t, store: New()}
+	init := initCommand("c")
+	init.GetInitCluster().ActiveSchema = SchemaVersion + 1
+	equal(t, "error", ErrorName(h.apply(init)[0].Err), "schema")
+	equal(t, "fatal", ErrorName(h.store.Fatal()), "schema")
 }
 
 func TestACommandOfAnInactiveSchemaIsRefused(t *testing.T) {
@@ -198,6 +219,7 @@ func TestACommandOfAnInactiveSchemaIsRefused(t *testing.T) {
 // understand.
 func TestABinaryThatIsTooOldStopsAtTheUpgrade(t *testing.T) {
 	h := newHistory(t)
+	h.ofSchema(1)
 	h.must(recordCommand("cp-1", 2))
 	equal(t, "error", ErrorName(h.apply(finalizeCommand(2))[0].Err), "schema")
 	equal(t, "fatal", ErrorName(h.store.Fatal()), "schema")

@@ -232,7 +232,7 @@ func TestARestoreNeedsTheUpgradeOfItsSnapshot(t *testing.T) {
 	if _, err := rewriteSnapshot(&out, bytes.NewReader(after), h.view(), RestoreOptions{}, 2); !errors.Is(err, ErrInactiveSchema) || out.Len() > 0 {
 		t.Errorf("a newer one: %v, %d bytes written", err, out.Len())
 	}
-	if _, err := RewriteSnapshot(&out, bytes.NewReader(after), h.view(), RestoreOptions{}); !errors.Is(err, ErrSchema) || out.Len() > 0 {
+	if _, err := rewriteSnapshot(&out, bytes.NewReader(after), h.view(), RestoreOptions{}, 1); !errors.Is(err, ErrSchema) || out.Len() > 0 {
 		t.Errorf("one that this binary does not know: %v, %d bytes written", err, out.Len())
 	}
 	// An older one does not take the upgrade back.

@@ -10,7 +10,7 @@ import (
 )
 
 // SchemaVersion is the newest schema of commands that this binary knows.
-const SchemaVersion = 1
+const SchemaVersion = 2
 
 // Errors that Apply answers a command with. They are results like any other:
 // every replica computes the same one.

@@ -50,7 +50,7 @@ type session struct {
 func newFleet(tb rapid.TB, segments ...*slimcppb.Segment) *fleet {
 	tb.Helper()
 	f := &fleet{tb: tb, store: fsm.New(), clock: epoch, sessions: map[string]*session{}, seed: 1}
-	f.apply(&slimcppb.Command{Payload: &slimcppb.Command_InitCluster{InitCluster: &slimcppb.InitCluster{ClusterId: "test"}}})
+	f.apply(&slimcppb.Command{Payload: &slimcppb.Command_InitCluster{InitCluster: &slimcppb.InitCluster{ClusterId: "test", ActiveSchema: fsm.SchemaVersion}}})
 	f.apply(&slimcppb.Command{Payload: &slimcppb.Command_LeaderStarted{
 		LeaderStarted: &slimcppb.LeaderStarted{Term: term, ReplicaId: "r1", BootId: "b1"},
 	}})
@@ -74,7 +74,7 @@ func (f *fleet) try(command *slimcppb.Command) fsm.Result {
 	f.index++
 	f.seed++
 	f.clock = f.clock.Add(time.Second)
-	command.Schema, command.Generation, command.Seed = fsm.SchemaVersion, 1, f.seed
+	command.Schema, command.Generation, command.Seed = f.store.View().ActiveSchema(), 1, f.seed
 	command.TimeUnixNanos = f.clock.UnixNano()
 	return f.store.Apply(f.index, term, &slimcppb.Entry{Commands: []*slimcppb.Command{command}})[0]
 }

@@ -42,7 +42,7 @@ func newDesk(tb testing.TB) *desk {
 		tb: tb, store: fsm.New(), sessions: map[string]fsm.SessionName{},
 		held: map[string]map[routeKey]*controllerpb.Route{},
 	}
-	d.apply(&slimcppb.Command{Payload: &slimcppb.Command_InitCluster{InitCluster: &slimcppb.InitCluster{ClusterId: "c"}}})
+	d.apply(&slimcppb.Command{Payload: &slimcppb.Command_InitCluster{InitCluster: &slimcppb.InitCluster{ClusterId: "c", ActiveSchema: fsm.SchemaVersion}}})
 	d.apply(&slimcppb.Command{Payload: &slimcppb.Command_SetFleetConfig{SetFleetConfig: &slimcppb.SetFleetConfig{
 		Config: &slimcppb.FleetConfig{Topology: &slimcppb.Topology{Segments: []*slimcppb.Segment{{
 			Name: fsm.DefaultSegment, Links: []*slimcppb.Adjacency{{Group: "a", Neighbors: []string{"b"}}},

@@ -25,7 +25,7 @@ func apply(t *testing.T, store *fsm.Store, command *slimcppb.Command) fsm.Result
 func failingPair(t *testing.T, nodes ...string) *fsm.Store {
 	t.Helper()
 	store := fsm.New()
-	apply(t, store, &slimcppb.Command{Payload: &slimcppb.Command_InitCluster{InitCluster: &slimcppb.InitCluster{ClusterId: "c"}}})
+	apply(t, store, &slimcppb.Command{Payload: &slimcppb.Command_InitCluster{InitCluster: &slimcppb.InitCluster{ClusterId: "c", ActiveSchema: fsm.SchemaVersion}}})
 	apply(t, store, &slimcppb.Command{Payload: &slimcppb.Command_SetFleetConfig{SetFleetConfig: &slimcppb.SetFleetConfig{
 		Config: &slimcppb.FleetConfig{Topology: &slimcppb.Topology{Segments: []*slimcppb.Segment{{
 			Name: "default", Links: []*slimcppb.Adjacency{{Group: "a", Neighbors: []string{"b"}}},

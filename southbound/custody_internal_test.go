@@ -60,7 +60,7 @@ func (l *lone) lostReplicas() []string {
 func (l *lone) watching(t *testing.T) (*custody, func()) {
 	t.Helper()
 	for _, command := range []*slimcppb.Command{
-		{Payload: &slimcppb.Command_InitCluster{InitCluster: &slimcppb.InitCluster{ClusterId: "test"}}},
+		{Payload: &slimcppb.Command_InitCluster{InitCluster: &slimcppb.InitCluster{ClusterId: "test", ActiveSchema: fsm.SchemaVersion}}},
 		{Generation: 1, Payload: &slimcppb.Command_SetFleetConfig{SetFleetConfig: &slimcppb.SetFleetConfig{
 			Config: &slimcppb.FleetConfig{Graces: &slimcppb.Graces{ReplicaMs: 5000}},
 		}}},

@@ -42,7 +42,7 @@ func FuzzNodeMessage(f *testing.F) {
 			return // gRPC ends the stream
 		}
 		log := &fuzzLog{t: t, store: fsm.New()}
-		log.apply(&slimcppb.Command{Payload: &slimcppb.Command_InitCluster{InitCluster: &slimcppb.InitCluster{ClusterId: "test"}}})
+		log.apply(&slimcppb.Command{Payload: &slimcppb.Command_InitCluster{InitCluster: &slimcppb.InitCluster{ClusterId: "test", ActiveSchema: fsm.SchemaVersion}}})
 		s := New(Options{Proposer: leaderless{}, Store: log.store})
 		defer s.Close()
 		st := s.newStream(t.Context())

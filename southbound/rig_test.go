@@ -47,7 +47,7 @@ type replica struct {
 
 func newReplica() *replica {
 	r := &replica{store: fsm.New(), leader: true}
-	r.apply(&slimcppb.Command{Payload: &slimcppb.Command_InitCluster{InitCluster: &slimcppb.InitCluster{ClusterId: "test"}}})
+	r.apply(&slimcppb.Command{Payload: &slimcppb.Command_InitCluster{InitCluster: &slimcppb.InitCluster{ClusterId: "test", ActiveSchema: fsm.SchemaVersion}}})
 	r.apply(&slimcppb.Command{Generation: 1, Payload: &slimcppb.Command_SetFleetConfig{SetFleetConfig: &slimcppb.SetFleetConfig{
 		Config: &slimcppb.FleetConfig{Topology: &slimcppb.Topology{Segments: []*slimcppb.Segment{{
 			Name: "default", Links: []*slimcppb.Adjacency{{Group: "*", Neighbors: []string{"*"}}},

@@ -46,7 +46,7 @@ func (s *replicatedState) failure() error {
 func newState(t *testing.T) *replicatedState {
 	t.Helper()
 	s := &replicatedState{t: t, store: fsm.New()}
-	s.apply(&slimcppb.Command{Payload: &slimcppb.Command_InitCluster{InitCluster: &slimcppb.InitCluster{ClusterId: "test"}}})
+	s.apply(&slimcppb.Command{Payload: &slimcppb.Command_InitCluster{InitCluster: &slimcppb.InitCluster{ClusterId: "test", ActiveSchema: fsm.SchemaVersion}}})
 	return s
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/slim-cp/slim-cp/cluster"
+	"github.com/slim-cp/slim-cp/fsm"
 	"github.com/slim-cp/slim-cp/proto/slimcp/v1"
 )
 
@@ -18,7 +19,7 @@ func TestRecordedReplicaIsStillNew(t *testing.T) {
 	s.boot("one", none)
 	s.wantProposals(1)
 	s.apply(&slimcppb.Command{Payload: &slimcppb.Command_RecordReplica{RecordReplica: &slimcppb.RecordReplica{
-		ReplicaId: "two", BootId: "b", Name: "two", Address: "two:1", Version: "v", Schema: 1,
+		ReplicaId: "two", BootId: "b", Name: "two", Address: "two:1", Version: "v", Schema: fsm.SchemaVersion,
 	}}})
 	two := s.boot("two", other)
 	s.wantProposals(1)

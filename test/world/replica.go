@@ -52,7 +52,7 @@ func (l *raftLog) append(term uint64, command *slimcppb.Command) (fsm.Result, er
 	if logged.Generation == 0 && logged.GetInitCluster() == nil {
 		logged.Generation = l.store.View().Generation()
 	}
-	logged.Schema = fsm.SchemaVersion
+	logged.Schema = l.store.View().ActiveSchema()
 	logged.TimeUnixNanos, logged.Seed = time.Now().UnixNano(), l.random.Uint64()
 	return l.store.Apply(l.index, term, &slimcppb.Entry{Commands: []*slimcppb.Command{logged}})[0], nil
 }

@@ -107,7 +107,7 @@ func newWorld(t *testing.T, options Options) *World {
 	if options.Log != nil {
 		w.logger = hclog.New(&hclog.LoggerOptions{Output: options.Log, Level: hclog.Debug, TimeFormat: "04:05.000"})
 	}
-	w.Apply(&slimcppb.Command{Payload: &slimcppb.Command_InitCluster{InitCluster: &slimcppb.InitCluster{ClusterId: "world"}}})
+	w.Apply(&slimcppb.Command{Payload: &slimcppb.Command_InitCluster{InitCluster: &slimcppb.InitCluster{ClusterId: "world", ActiveSchema: fsm.SchemaVersion}}})
 	w.SetTopology(options.Topology...)
 	w.start()
 	w.Lead()

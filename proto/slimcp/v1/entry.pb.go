@@ -2054,8 +2054,10 @@ func (x *SetFleetConfig) GetFingerprint() []byte {
 
 // InitCluster is the first command of a cluster's life.
 type InitCluster struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	ClusterId     string                 `protobuf:"bytes,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	ClusterId string                 `protobuf:"bytes,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	// The schema that a new cluster uses from its first entry; 0: 1.
+	ActiveSchema  uint32 `protobuf:"varint,2,opt,name=active_schema,json=activeSchema,proto3" json:"active_schema,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2095,6 +2097,13 @@ func (x *InitCluster) GetClusterId() string {
 		return x.ClusterId
 	}
 	return ""
+}
+
+func (x *InitCluster) GetActiveSchema() uint32 {
+	if x != nil {
+		return x.ActiveSchema
+	}
+	return 0
 }
 
 // AddSegment creates a segment of the API-managed topology, if it is not there.
@@ -2869,10 +2878,11 @@ const file_proto_slimcp_v1_entry_proto_rawDesc = "" +
 	"\x06config\x18\x01 \x01(\v2\x16.slimcp.v1.FleetConfigR\x06config\x12\x1d\n" +
 	"\n" +
 	"replica_id\x18\x02 \x01(\tR\treplicaId\x12 \n" +
-	"\vfingerprint\x18\x03 \x01(\fR\vfingerprint\",\n" +
+	"\vfingerprint\x18\x03 \x01(\fR\vfingerprint\"Q\n" +
 	"\vInitCluster\x12\x1d\n" +
 	"\n" +
-	"cluster_id\x18\x01 \x01(\tR\tclusterId\" \n" +
+	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12#\n" +
+	"\ractive_schema\x18\x02 \x01(\rR\factiveSchema\" \n" +
 	"\n" +
 	"AddSegment\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\"#\n" +

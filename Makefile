@@ -19,7 +19,7 @@ race := $(if $(shell command -v $${CC:-gcc}),-race)
 # What "slim-cp version" says; without git it is what the Go tool knows.
 version = $(shell git describe --tags --always --dirty 2>/dev/null)
 
-.PHONY: build test e2e interop node_modules lint bench bench-long fuzz demo up proto clean
+.PHONY: build test e2e chaos interop node_modules lint bench bench-long fuzz demo up proto clean
 
 build: ## bin/slim-cp, bin/slimctl and bin/slim-node
 	go build -ldflags '-X main.version=$(version)' -o bin/ ./cmd/slim-cp ./cmd/slimctl ./cmd/slim-node
@@ -34,6 +34,9 @@ test: ## all tests but those of running binaries
 e2e: ## the built binaries as processes
 	go test -count=1 -timeout 10m -tags e2e ./test/e2e
 
+chaos: ## five replicas under faults, ten minutes: CHAOS="-chaos.time 90s -chaos.seed N"
+	go test -count=1 -timeout 90m -tags chaos -v ./test/chaos -args $(CHAOS)
+
 interop: node_modules ## real SLIM nodes and applications; those of one replica again on followers
 	go test -count=1 -timeout 10m -parallel 4 -tags interop ./test/interop
 	go test -count=1 -timeout 10m -parallel 4 -tags interop -run '^TestScenario(0|1|2[0-2])' ./test/interop -args -followers
@@ -46,7 +49,7 @@ $(node_modules)/.package-lock.json: test/interop/package.json
 	touch $@
 
 lint: $(golangci)
-	go vet -tags e2e,interop ./...
+	go vet -tags e2e,interop,chaos ./...
 	$(golangci) run ./...
 	go run ./scripts/maporder ./fsm ./spt
 	scripts/proto.sh check

@@ -53,6 +53,11 @@ func Dial(tb testing.TB, endpoint string) *Observer {
 			tb.Error(err)
 		}
 	})
+	return New(connection)
+}
+
+// New observes over a connection of the caller's.
+func New(connection grpc.ClientConnInterface) *Observer {
 	return &Observer{client: controlplanepb.NewControlPlaneServiceClient(connection)}
 }
 

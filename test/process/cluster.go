@@ -23,6 +23,8 @@ type Member struct {
 	DataDir string
 	// Northbound, Southbound and Cluster are host:port.
 	Northbound, Southbound, Cluster string
+	// Advertise is where the others find the cluster port: Cluster, if it is empty.
+	Advertise string
 	// Further listeners, in addition to the first two.
 	Further Listeners
 	// TLS of northbound and southbound, "{insecure: true}" if it is empty.
@@ -61,7 +63,7 @@ func (m Member) Config() string {
 		"cluster: {name: %s, data_dir: %q, endpoint: %q, advertise: %q, %s}\n%s",
 		listenerList(append([]string{m.Northbound}, m.Further.Northbound...), m.TLS),
 		listenerList(append([]string{m.Southbound}, m.Further.Southbound...), m.SouthboundTLS),
-		m.Name, m.DataDir, m.Cluster, m.Cluster, m.Section, m.YAML)
+		m.Name, m.DataDir, m.Cluster, cmp.Or(m.Advertise, m.Cluster), m.Section, m.YAML)
 }
 
 // StartMember runs a replica of a cluster, and returns when operators can call it:

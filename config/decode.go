@@ -118,7 +118,8 @@ type object struct {
 	old    bool // it has keys of the Go era: what is missing follows from that
 }
 
-// object decodes a map. Keys that are not in the table are warned about.
+// object decodes a map. Keys that are not in the table are warned about, or an
+// error where something would be missing without a word: see unknownKeyIsFatal.
 func (v value) object(known fields) object { return v.decodeObject(known, false) }
 
 // strictObject decodes a map in which unknown keys are an error.
@@ -134,10 +135,10 @@ func (v value) decodeObject(known fields, strict bool) object {
 		case ok:
 			decodeKey(child)
 		case child.reportOld():
-		case strict:
-			child.fail("unknown key: accepted: " + strings.Join(slices.Sorted(maps.Keys(known)), ", "))
+		case strict || v.unknownKeyIsFatal(key, known):
+			child.fail("unknown key: accepted: " + strings.Join(slices.Sorted(maps.Keys(known)), ", ") + didYouMean(key, known))
 		default:
-			child.warn("unknown key, ignored" + similar(key, known))
+			child.warn("unknown key, ignored" + didYouMean(key, known))
 		}
 	}
 	return o
@@ -210,19 +211,6 @@ func (o object) require(key, accepted string) {
 	if o.valid && !o.old && !o.has(key) {
 		o.failAt(key, "missing: accepted: "+accepted)
 	}
-}
-
-// similar suggests the known key that differs only in case and separators.
-func similar(key string, known fields) string {
-	plain := func(key string) string {
-		return strings.ToLower(strings.NewReplacer("_", "", "-", "").Replace(key))
-	}
-	for _, candidate := range slices.Sorted(maps.Keys(known)) {
-		if plain(candidate) == plain(key) {
-			return fmt.Sprintf("; did you mean %s?", candidate)
-		}
-	}
-	return ""
 }
 
 // variant decodes a map whose other keys depend on the value of its key "type",

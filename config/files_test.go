@@ -1,6 +1,7 @@
 package config_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -38,6 +39,10 @@ func TestFiles(t *testing.T) {
 			}
 			if err != nil {
 				same(t, "errors", strings.Split(err.Error(), "\n"), said["error"])
+				var refused config.Errors
+				if errors.As(err, &refused) {
+					same(t, "warnings", refused.Warnings(), said["warning"])
+				}
 				return
 			}
 			same(t, "errors", nil, said["error"])

@@ -74,11 +74,22 @@ func parse(name string, data []byte, sources map[string]source) (*Config, error)
 		d.warnings = append(d.warnings, d.oldLogging...)
 	}
 	if len(d.problems) > 0 {
-		return nil, inOrderOfLines(d.problems)
+		return nil, d.refusal()
 	}
 	config.Warnings = lines(inOrderOfLines(d.warnings))
 	config.unserved = inOrderOfLines(d.unserved)
 	return config, nil
+}
+
+// refusal is everything there is to say about a file that is refused: a warning may
+// name its reason, and who mends the errors wants to see it at once.
+func (d *decoder) refusal() Errors {
+	all := d.problems
+	for _, warning := range d.warnings {
+		warning.Warning = true
+		all = append(all, warning)
+	}
+	return inOrderOfLines(all)
 }
 
 func inOrderOfLines(problems []Problem) Errors {

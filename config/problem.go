@@ -11,6 +11,8 @@ type Problem struct {
 	Line int    // from 1; 0 if the file does not say it in any line
 	Key  string // path of the key, for example southbound[1].tls.source; may be empty
 	Text string
+	// Warning: the file is not refused for it.
+	Warning bool
 }
 
 // String returns the problem on one line.
@@ -27,14 +29,28 @@ func (p Problem) String() string {
 	return b.String()
 }
 
-// Errors are the reasons why a file is refused, in the order of its lines.
+// Errors are the reasons why a file is refused, and the warnings about it, in the
+// order of its lines. At least one is not a warning.
 type Errors []Problem
 
-// Error returns one line per problem.
-func (e Errors) Error() string { return strings.Join(lines(e), "\n") }
+// Error returns one line for each reason.
+func (e Errors) Error() string { return strings.Join(e.Lines(), "\n") }
 
-// Lines returns the problems, a line each.
-func (e Errors) Lines() []string { return lines(e) }
+// Lines returns the reasons, a line each.
+func (e Errors) Lines() []string { return e.lines(false) }
+
+// Warnings returns the warnings, a line each.
+func (e Errors) Warnings() []string { return e.lines(true) }
+
+func (e Errors) lines(warnings bool) []string {
+	var list []string
+	for _, p := range e {
+		if p.Warning == warnings {
+			list = append(list, p.String())
+		}
+	}
+	return list
+}
 
 func lines(problems []Problem) []string {
 	var list []string

@@ -23,7 +23,7 @@ var (
 	// unfinished are words of a part that nobody has built.
 	unfinished = regexp.MustCompile(`(?i)not yet|todo|missing|later`)
 	// failureRow is a row about a public failure, with its id and its last column.
-	failureRow = regexp.MustCompile(`^\| (B-\d\d) \|.*\|([^|]*)\|$`)
+	failureRow = regexp.MustCompile(`^\| (B-\d+) \|.*\|([^|]*)\|$`)
 )
 
 // testFunctions returns the names of all test functions of the module, whatever

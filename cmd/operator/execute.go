@@ -39,6 +39,9 @@ func Execute(ctx context.Context, root *cobra.Command) int {
 		// come before the command runs and have no type to tell them by.
 		err = &usageError{err}
 	}
+	for _, line := range warningLines(err) {
+		fmt.Fprintln(root.ErrOrStderr(), "Warning: "+oneLine(line))
+	}
 	for _, line := range errorLines(err) {
 		fmt.Fprintln(root.ErrOrStderr(), "Error: "+oneLine(line))
 	}
@@ -51,6 +54,15 @@ func errorLines(err error) []string {
 		return several.Lines()
 	}
 	return []string{err.Error()}
+}
+
+// warningLines are what an error says beside why something failed.
+func warningLines(err error) []string {
+	var warned interface{ Warnings() []string }
+	if errors.As(err, &warned) {
+		return warned.Warnings()
+	}
+	return nil
 }
 
 // ExitCode returns the exit code that an error stands for: ExitDone for nil,

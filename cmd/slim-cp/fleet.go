@@ -116,6 +116,12 @@ func passes(err error) bool {
 func (p *presenter) reload(ctx context.Context) {
 	settings, err := p.load()
 	if err != nil {
+		var refused config.Errors
+		if errors.As(err, &refused) {
+			for _, warning := range refused.Warnings() {
+				p.logger.Warn(warning)
+			}
+		}
 		for line := range strings.SplitSeq(err.Error(), "\n") {
 			p.logger.Error("configuration file is not taken over", "problem", line)
 		}

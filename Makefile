@@ -1,5 +1,5 @@
 # Needs Go, make and git; a C compiler for the race detector; openssl for "demo",
-# "up" and "e2e"; protoc for "proto" and "lint"; Node.js for "interop".
+# "up" and "e2e"; protoc for "proto" and "lint"; Node.js and Python for "interop".
 
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -8,6 +8,7 @@ SHELL := bash
 golangci_version := v2.15.0
 golangci := bin/tools/golangci-lint
 node_modules := test/interop/node_modules
+venv := test/interop/venv
 
 # Replicas with real elections: their tests mostly wait, and need a machine that does
 # nothing else.
@@ -19,7 +20,7 @@ race := $(if $(shell command -v $${CC:-gcc}),-race)
 # What "slim-cp version" says; without git it is what the Go tool knows.
 version = $(shell git describe --tags --always --dirty 2>/dev/null)
 
-.PHONY: build test e2e chaos interop node_modules lint bench bench-long fuzz demo up proto clean
+.PHONY: build test e2e chaos interop node_modules venv lint bench bench-long fuzz demo up proto clean
 
 build: ## bin/slim-cp, bin/slimctl and bin/slim-node
 	go build -ldflags '-X main.version=$(version)' -o bin/ ./cmd/slim-cp ./cmd/slimctl ./cmd/slim-node
@@ -37,9 +38,10 @@ e2e: ## the built binaries as processes
 chaos: ## five replicas under faults, ten minutes: CHAOS="-chaos.time 90s -chaos.seed N"
 	go test -count=1 -timeout 90m -tags chaos -v ./test/chaos -args $(CHAOS)
 
-interop: node_modules ## real SLIM nodes and applications; those of one replica again on followers
-	go test -count=1 -timeout 10m -parallel 4 -tags interop ./test/interop
-	go test -count=1 -timeout 10m -parallel 4 -tags interop -run '^TestScenario(0|1|2[0-2])' ./test/interop -args -followers
+# Nodes and applications are of both releases in turn, then of the newer one alone.
+interop: node_modules venv ## real SLIM nodes and applications; those of one replica again on followers
+	go test -count=1 -timeout 10m -parallel 4 -tags interop ./test/interop -args -releases 2,3
+	go test -count=1 -timeout 10m -parallel 4 -tags interop -run '^TestScenario(0|1|2[0-2])' ./test/interop -args -followers -releases 3
 
 node_modules: $(node_modules)/.package-lock.json
 
@@ -48,10 +50,18 @@ $(node_modules)/.package-lock.json: test/interop/package.json
 	cd test/interop && npm install --no-progress
 	touch $@
 
+venv: $(venv)/.installed
+
+$(venv)/.installed: test/interop/requirements.txt
+	python3 -m venv $(venv)
+	$(venv)/bin/pip install --disable-pip-version-check -r test/interop/requirements.txt
+	touch $@
+
 lint: $(golangci)
 	go vet -tags e2e,interop,chaos ./...
 	$(golangci) run ./...
 	go run ./scripts/maporder ./fsm ./spt
+	go mod tidy -diff
 	scripts/proto.sh check
 
 $(golangci):
@@ -76,4 +86,4 @@ proto: ## generated code from the wire schemas
 	scripts/proto.sh
 
 clean:
-	rm -rf bin $(node_modules)
+	rm -rf bin $(node_modules) $(venv)

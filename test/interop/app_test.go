@@ -5,6 +5,7 @@ package interop_test
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -45,10 +46,11 @@ type event struct {
 // startApp runs an application on a node and returns when it has subscribed.
 func startApp(t *testing.T, on *node, name string, options ...string) *app {
 	t.Helper()
+	path, args := nodeSpec{release: nextRelease()}.program("slim-app.mjs", "slim_app.py")
 	a := &app{name: name, Process: process.Start(t, process.Spec{
 		Name: "application " + name,
-		Path: "node",
-		Args: append([]string{"slim-app.mjs", "--endpoint", "http://" + on.endpoint(), "--name", name}, options...),
+		Path: path,
+		Args: slices.Concat(args, []string{"--endpoint", "http://" + on.endpoint(), "--name", name}, options),
 	})}
 	a.id = a.waitEvent(t, "ready event", appStart, func(e event) bool { return e.Event == "ready" }).ID
 	return a

@@ -127,7 +127,7 @@ func (c *cluster) ask(t *testing.T, r *process.Replica) *lab {
 func (c *cluster) spec(t *testing.T, group, id string, on ...*process.Replica) nodeSpec {
 	t.Helper()
 	b := startBalancer(t, on...)
-	spec := nodeSpec{group: group, id: id, port: process.FreePort(t), controlPlane: b.endpoint, balancer: b}
+	spec := nodeSpec{group: group, id: id, port: process.FreePort(t), controlPlane: b.endpoint, balancer: b, release: nextRelease()}
 	if c.authority != nil {
 		spec.ca = c.authority.CA()
 	}

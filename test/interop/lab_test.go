@@ -6,7 +6,9 @@ import (
 	"crypto/tls"
 	"flag"
 	"fmt"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/slim-cp/slim-cp/test/authority"
@@ -24,6 +26,18 @@ const (
 // followers has the scenarios of one replica run with three, with the nodes on
 // those that follow, over TLS.
 var followers = flag.Bool("followers", false, "run the nodes on the followers of a cluster of three")
+
+// releases are those of the nodes and applications, in turn.
+var releases = flag.String("releases", "2", "releases of SLIM that nodes and applications have, in turn: 2, 3 or both (2,3)")
+
+var started atomic.Uint32
+
+// nextRelease returns the release of the next node or application.
+func nextRelease() int {
+	choice := strings.Split(*releases, ",")
+	release, _ := strconv.Atoi(choice[int(started.Add(1))%len(choice)]) // prepare has checked them
+	return release
+}
 
 // lab is what a scenario looks at, a replica, with whatever nodes it starts.
 type lab struct {
@@ -75,7 +89,10 @@ topology:
 // spec describes a node that registers with the lab's replica, or with one of them.
 func (l *lab) spec(t *testing.T, group, id string) nodeSpec {
 	t.Helper()
-	spec := nodeSpec{group: group, id: id, port: process.FreePort(t), controlPlane: l.southbound[l.nodes%len(l.southbound)]}
+	spec := nodeSpec{
+		group: group, id: id, port: process.FreePort(t), controlPlane: l.southbound[l.nodes%len(l.southbound)],
+		release: nextRelease(),
+	}
 	if l.authority != nil {
 		spec.ca = l.authority.CA()
 	}

@@ -3,9 +3,11 @@
 package interop_test
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/slim-cp/slim-cp/test/process"
@@ -22,10 +24,21 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+// prepare builds what is tested, and looks for what comes from elsewhere.
 func prepare() (err error) {
-	bindings := filepath.Join("node_modules", "@agntcy", "slim-bindings")
-	if _, err := os.Stat(bindings); err != nil {
-		return fmt.Errorf("%w: run \"npm install\" in test/interop, or \"make interop\"", err)
+	flag.Parse()
+	for release := range strings.SplitSeq(*releases, ",") {
+		places := map[string]string{
+			"2": filepath.Join("node_modules", "@agntcy", "slim-bindings"),
+			"3": filepath.Join("venv", "bin", "python"),
+		}
+		place, ok := places[release]
+		if !ok {
+			return fmt.Errorf("-releases %q: want 2, 3 or 2,3", *releases)
+		}
+		if _, err := os.Stat(place); err != nil {
+			return fmt.Errorf("%w: run \"make interop\", which installs it", err)
+		}
 	}
 	binaries, err = process.Build()
 	return err

@@ -28,6 +28,7 @@ type nodeSpec struct {
 	peers        []nodeSpec // the other nodes of the group
 	internal     bool       // announces no external endpoint
 	secret       string     // of its group; empty if nodes prove nothing
+	release      int        // of SLIM: 2 or 3
 }
 
 // fullID is the id under which a control plane lists the node.
@@ -72,12 +73,26 @@ services:
 	if len(s.peers) == 0 {
 		return text
 	}
-	// Without deployment_name this release drops the whole services section.
-	text += fmt.Sprintf("    peers:\n      deployment_name: %s\n      discovery:\n        type: static\n        peers:\n", s.group)
+	text += "    peers:\n"
+	if s.release == 2 {
+		// Without this key that release drops the whole services section, and the
+		// other one with it.
+		text += fmt.Sprintf("      deployment_name: %s\n", s.group)
+	}
+	text += "      discovery:\n        type: static\n        peers:\n"
 	for _, peer := range s.peers {
 		text += fmt.Sprintf("          - {node_id: %s, endpoint: \"http://%s\", tls: {insecure: true}}\n", peer.id, peer.endpoint())
 	}
 	return text
+}
+
+// program returns how a program of the node's release is run, which has a script for
+// each release.
+func (s nodeSpec) program(second, third string) (path string, args []string) {
+	if s.release == 3 {
+		return filepath.Join("venv", "bin", "python"), []string{"-u", third}
+	}
+	return "node", []string{second}
 }
 
 // node is a running real node.
@@ -102,10 +117,11 @@ func launchNode(t *testing.T, spec nodeSpec) *node {
 	if err := os.WriteFile(file, []byte(spec.yaml()), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	path, args := spec.program("slim-node.mjs", "slim_node.py")
 	return &node{spec, process.Start(t, process.Spec{
-		Name: "node " + spec.fullID(),
-		Path: "node",
-		Args: []string{"slim-node.mjs", file},
+		Name: fmt.Sprintf("%d.x node %s", spec.release, spec.fullID()),
+		Path: path,
+		Args: append(args, file),
 		Env:  []string{"NO_COLOR=1"},
 	})}
 }

@@ -91,7 +91,7 @@ func TestNodeSkipsInitialAck(t *testing.T) {
 		}
 	})
 
-	n := startNode(t, nodeSpec{group: "a", id: "node-a", port: process.FreePort(t), controlPlane: controlPlane})
+	n := startNode(t, nodeSpec{group: "a", id: "node-a", port: process.FreePort(t), controlPlane: controlPlane, release: nextRelease()})
 	ctx, cancel := context.WithTimeout(t.Context(), stubAnswer)
 	defer cancel()
 	request := receive(ctx, t, stub.registered, "registration")

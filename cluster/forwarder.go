@@ -85,17 +85,22 @@ func (f *forwarder) await(ctx context.Context, waiting *proposal) outcome {
 	}
 }
 
-// stop refuses further proposals and those in the queue. Calls under way are cut
+// stop refuses further proposals and all those in the queue. Calls under way are cut
 // off: their outcome is unknown.
 func (f *forwarder) stop(cause error) {
 	f.mu.Lock()
 	if f.cause == nil {
 		f.cause = cause
 	}
+	for e := f.queue.Front(); e != nil; e = f.queue.Front() {
+		waiting := e.Value.(*proposal)
+		f.queue.Remove(e)
+		waiting.element = nil
+		waiting.done <- outcome{err: f.cause}
+	}
 	f.mu.Unlock()
 	f.cancel()
 	f.running.Wait()
-	f.finish(f.take(), outcome{err: cause})
 }
 
 func (f *forwarder) run() {

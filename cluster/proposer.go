@@ -73,6 +73,9 @@ type proposer struct {
 
 	stamped time.Time // the last time given out; owned by run
 
+	// handing is held from the check that this replica leads to the hand-over to Raft.
+	handing sync.Mutex
+
 	mu    sync.Mutex
 	queue list.List // of *proposal
 	cause error     // of stop or abandon
@@ -331,6 +334,8 @@ func takeBatch(queue *list.List) []*proposal {
 // handOver gives a batch to Raft as one entry. The slot is freed when the
 // outcome is known.
 func (p *proposer) handOver(batch []*proposal) {
+	p.handing.Lock()
+	defer p.handing.Unlock()
 	batch = p.refuseEarly(batch)
 	entry, err := p.stamp(batch)
 	if err != nil || len(batch) == 0 {
@@ -347,6 +352,14 @@ func (p *proposer) handOver(batch []*proposal) {
 		results, _ := future.Response().([]fsm.Result)
 		p.finish(batch, results, nil)
 	})
+}
+
+// settle returns when every proposal that was found to be of a leadership before the
+// call is with Raft, so that a barrier behind it is behind them all.
+func (p *proposer) settle() {
+	p.handing.Lock()
+	//lint:ignore SA2001 to have held it is all
+	p.handing.Unlock()
 }
 
 // refuseEarly refuses what comes while no leadership has started its work:

@@ -30,7 +30,11 @@ func (r *Replica) View() *fsm.View { return r.store.View() }
 func (r *Replica) Read(ctx context.Context) (*fsm.View, error) {
 	ctx, cancel := withDeadline(ctx)
 	defer cancel()
+	defer context.AfterFunc(r.life, cancel)()
 	for {
+		if r.life.Err() != nil {
+			return nil, r.stopCause()
+		}
 		if reason := r.Distrusted(); reason != "" {
 			return nil, fmt.Errorf("%w here: this replica is out of service: %s", ErrNoLeader, reason)
 		}
@@ -50,7 +54,7 @@ func (r *Replica) Read(ctx context.Context) (*fsm.View, error) {
 		if err == nil {
 			return r.store.View(), nil
 		}
-		if r.options.Peers == nil || !r.waitLeaderChange(ctx, changed) {
+		if r.life.Err() == nil && (r.options.Peers == nil || !r.waitLeaderChange(ctx, changed)) {
 			return nil, err
 		}
 	}

@@ -54,7 +54,8 @@ type Replica struct {
 	stopRaft  func() raft.Future
 
 	done    chan struct{} // closed when the replica has failed or shuts down
-	finish  func()        // closes done
+	finish  func()        // closes done and ends life
+	life    context.Context
 	failure failure
 
 	beginShutdown func()       // starts shutDown once
@@ -137,7 +138,9 @@ func newReplica(options Options, store *fsm.Store, storage *storage, logger hclo
 		closed:       make(chan struct{}),
 		failure:      failure{happened: make(chan struct{})},
 	}
-	r.finish = sync.OnceFunc(func() { close(r.done) })
+	life, end := context.WithCancel(context.Background())
+	r.life = life
+	r.finish = sync.OnceFunc(func() { close(r.done); end() })
 	r.verification = verification{calls: &r.calls, verify: r.verifyLeader}
 	r.remoteIndex = verification{calls: &r.calls, verify: r.askReadIndex}
 	r.beginShutdown = sync.OnceFunc(func() {

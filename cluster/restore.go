@@ -89,6 +89,7 @@ func (r *Replica) RestoreSnapshot(ctx context.Context, file io.Reader, force boo
 		return fsm.SnapshotInfo{}, ErrNoLeader
 	}
 	defer r.leadership.resume()
+	r.proposer.settle()
 	if err := r.barrier(ctx); err != nil {
 		return fsm.SnapshotInfo{}, err
 	}

@@ -8,8 +8,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,6 +19,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/slim-cp/slim-cp/cluster"
+	"github.com/slim-cp/slim-cp/proto/slimcp/v1"
 )
 
 // blockedReader sends the beginning of a file and then nothing.
@@ -211,6 +214,96 @@ func TestSavingWithoutALeaderEndsSoon(t *testing.T) {
 		}
 		if took := time.Since(began); took > 10*time.Second {
 			t.Errorf("it took %s", took)
+		}
+	})
+}
+
+// heldClock holds the proposer up where it stamps a command, which is between the check
+// that the replica leads and the hand-over to Raft, until a restore is behind its
+// barrier. A restore that waits for the proposer never gets there.
+type heldClock struct {
+	armed    atomic.Bool
+	stamping chan struct{} // closed when the proposer is held
+	passed   chan struct{} // closed when the restore is behind its barrier
+	answered chan struct{} // closed when the command was answered
+}
+
+func (c *heldClock) now() time.Time {
+	if !c.armed.Load() {
+		return time.Now()
+	}
+	switch stack := string(debug.Stack()); {
+	case strings.Contains(stack, "(*proposer).stamp") && c.armed.CompareAndSwap(true, false):
+		close(c.stamping)
+		c.armed.Store(true) // for the restore
+		select {
+		case <-c.passed:
+		case <-time.After(500 * time.Millisecond):
+		}
+		c.armed.Store(false)
+	case strings.Contains(stack, "RestoreSnapshot"):
+		close(c.passed)
+		select {
+		case <-c.answered:
+		case <-time.After(patience):
+		}
+	}
+	return time.Now()
+}
+
+// What was answered before a restore is the last word of its generation: a request that
+// was answered then is known afterwards.
+func TestNothingSlipsInBehindTheBarrierOfARestore(t *testing.T) {
+	t.Parallel()
+	clock := &heldClock{stamping: make(chan struct{}), passed: make(chan struct{}), answered: make(chan struct{})}
+	replica := start(t, cluster.Options{DataDir: t.TempDir(), Now: clock.now})
+	var saved bytes.Buffer
+	if _, err := replica.SaveSnapshot(t.Context(), &saved); err != nil {
+		t.Fatal(err)
+	}
+	command := func() *slimcppb.Command {
+		return &slimcppb.Command{RequestId: "once", Payload: &slimcppb.Command_AddSegment{AddSegment: &slimcppb.AddSegment{Name: "s"}}}
+	}
+	clock.armed.Store(true)
+	outcome := make(chan error, 1)
+	go func() {
+		defer close(clock.answered)
+		result, err := replica.Propose(t.Context(), command())
+		outcome <- errors.Join(err, result.Err)
+	}()
+	<-clock.stamping
+	if _, err := replica.RestoreSnapshot(t.Context(), bytes.NewReader(saved.Bytes()), false); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-outcome; err != nil {
+		t.Logf("the command was not answered well, which it need not: %v", err)
+		return
+	}
+	if again := insist(t, replica, command()); !again.Repeated {
+		t.Error("the request was answered before the restore, and had another effect after it")
+	}
+}
+
+// Who reads when the replica stops is told at once.
+func TestReadEndsWhenTheReplicaStops(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		logs := &faultyLogs{}
+		logs.setFailure(errors.New("no space left on device"))
+		replica, err := open(t, cluster.Options{}.WithLogs(logs.wrap))
+		if err != nil {
+			t.Fatal(err)
+		}
+		told := make(chan error, 1)
+		go func() {
+			_, err := replica.Read(context.Background())
+			told <- err
+		}()
+		synctest.Wait()
+		began := time.Now()
+		stop(t, replica)
+		if err := <-told; !errors.Is(err, cluster.ErrShutdown) || time.Since(began) > time.Second {
+			t.Errorf("told %v after %s", err, time.Since(began))
 		}
 	})
 }

@@ -179,7 +179,7 @@ func TestRequestsAreBounded(t *testing.T) {
 	}
 	wantCode(func(ctx context.Context, c *client) error {
 		_, err := c.ApplyFleetConfig(ctx, &slimcppb.ApplyFleetConfigRequest{Config: &slimcppb.FleetConfig{
-			RegistrationAuth: authNone, Topology: &slimcppb.Topology{Segments: segments},
+			RegistrationAuth: fsm.NoAuth, Topology: &slimcppb.Topology{Segments: segments},
 		}})
 		return err
 	}, codes.OK)

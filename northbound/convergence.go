@@ -28,7 +28,7 @@ func (s *Service) Convergence(ctx context.Context, _ *slimcppb.ConvergenceReques
 	e.removalsConverge()
 	response.Converged = len(e.lines) == 0
 	response.Lines = bounded(e.lines, maxConvergenceLines)
-	response.Warnings = bounded(e.doubles(), maxConvergenceLines)
+	response.Warnings = bounded(append(s.notes(), e.doubles()...), maxConvergenceLines)
 	return response, nil
 }
 

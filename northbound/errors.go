@@ -61,6 +61,7 @@ var (
 	errUnchanged    = errors.New("the state is as asked already")
 	errChangeFailed = errors.New("the cluster was not changed")
 	errManySaves    = errors.New("too many snapshots are being saved")
+	errNeedsForce   = errors.New("the change has to be forced")
 	errStalled      = errors.New("the transfer of the snapshot stands still")
 )
 
@@ -104,6 +105,7 @@ func codeOf(err error) codes.Code {
 		{errNotProposed, codes.Unavailable},
 		{errManySaves, codes.ResourceExhausted},
 		{errStalled, codes.Unavailable},
+		{errNeedsForce, codes.FailedPrecondition},
 		{fsm.ErrConfigManaged, codes.FailedPrecondition},
 		{fsm.ErrDefaultSegment, codes.FailedPrecondition},
 		{fsm.ErrUnknownSegment, codes.NotFound},

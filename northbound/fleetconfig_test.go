@@ -100,3 +100,66 @@ func TestApplyFleetConfigRefusals(t *testing.T) {
 	})
 	wantStatus(t, err, codes.Aborted, "outcome unknown, the command may or may not take effect: context canceled")
 }
+
+// TestApplyFleetConfigThatTakesTooMuchAway: only by force, and not unnoticed.
+func TestApplyFleetConfigThatTakesTooMuchAway(t *testing.T) {
+	f := newFleet(t)
+	f.setTopology(mesh())
+	f.register("a/1", gateway("a.test:1"))
+	before := f.view().Fleet()
+	options := f.options()
+	var output bytes.Buffer
+	options.Logger = hclog.New(&hclog.LoggerOptions{Output: &output})
+	operator := dial(t, options)
+	nothing := &slimcppb.FleetConfig{RegistrationAuth: fsm.NoAuth}
+
+	preview, err := operator.PreviewFleetConfig(t.Context(), &slimcppb.PreviewFleetConfigRequest{Config: nothing})
+	if err != nil || !preview.GetChanged() || preview.GetIndex() != f.index || len(preview.GetLosses()) != 1 || len(preview.GetChanges()) != 1 {
+		t.Errorf("preview %v, %v", preview, err)
+	}
+	_, err = operator.ApplyFleetConfig(t.Context(), &slimcppb.ApplyFleetConfigRequest{Config: nothing})
+	wantStatus(t, err, codes.FailedPrecondition, "it needs --force: the whole topology goes")
+	if !proto.Equal(f.view().Fleet(), before) {
+		t.Fatal("it took effect all the same")
+	}
+	answer, err := operator.ApplyFleetConfig(t.Context(), &slimcppb.ApplyFleetConfigRequest{Config: nothing, Force: true})
+	if err != nil || !answer.GetChanged() || len(answer.GetChanges()) != 1 || !proto.Equal(f.view().Fleet(), nothing) {
+		t.Errorf("forced: %v, %v", answer, err)
+	}
+	lines := strings.Split(strings.TrimSpace(output.String()), "\n")
+	if len(lines) != 2 || strings.Contains(lines[0], "force=true") || !strings.Contains(lines[1], "force=true") {
+		t.Errorf("audit lines %q", lines)
+	}
+	if preview, err = operator.PreviewFleetConfig(t.Context(), &slimcppb.PreviewFleetConfigRequest{Config: nothing}); err != nil || preview.GetChanged() {
+		t.Errorf("preview of what is active: %v, %v", preview, err)
+	}
+}
+
+// A replica's own copy may lack the nodes that would lose their authentication.
+func TestApplyFleetConfigIsJudgedByTheNewestState(t *testing.T) {
+	f := newFleet(t)
+	f.setTopology(mesh())
+	options := f.options()
+	options.Reader = &lagging{Reader: options.Reader, old: fsm.New().View()}
+	_, err := dial(t, options).ApplyFleetConfig(t.Context(), &slimcppb.ApplyFleetConfigRequest{Config: &slimcppb.FleetConfig{RegistrationAuth: fsm.NoAuth}})
+	wantStatus(t, err, codes.FailedPrecondition, "it needs --force: the whole topology goes")
+}
+
+// lagging is a replica whose own copy is old.
+type lagging struct {
+	Reader
+	old *fsm.View
+}
+
+func (l *lagging) View() *fsm.View { return l.old }
+
+// TestStatusShowsNotes: what is to be known of the replica's file.
+func TestStatusShowsNotes(t *testing.T) {
+	f := newFleet(t)
+	options := f.options()
+	options.Notes = func() []string { return []string{"pending: a file"} }
+	answer, err := dial(t, options).Convergence(t.Context(), &slimcppb.ConvergenceRequest{})
+	if err != nil || !answer.GetConverged() || len(answer.GetWarnings()) != 1 || answer.GetWarnings()[0] != "pending: a file" {
+		t.Errorf("%v, %v", answer, err)
+	}
+}

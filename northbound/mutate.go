@@ -43,7 +43,9 @@ type mutation struct {
 	// judge, if there is one, looks at the state before the command is proposed.
 	// The command is judged again when it is applied. errUnchanged means that the
 	// state is as asked already: nothing is proposed, and that is no error.
-	judge   func(*fsm.View) error
+	judge func(*fsm.View) error
+	// fresh: judge is only good by the newest state.
+	fresh   bool
 	command *slimcppb.Command
 	// texts replace those of errors, which do not know the arguments.
 	texts map[error]string
@@ -76,7 +78,7 @@ func (s *Service) attempt(ctx context.Context, m mutation) (fsm.Result, error) {
 	}
 	// Most changes are good by this replica's own copy, and Apply judges them
 	// again. Only a refusal has to be by the newest state.
-	if m.judge != nil && m.judge(s.reader.View()) != nil {
+	if m.judge != nil && (m.fresh || m.judge(s.reader.View()) != nil) {
 		view, err := s.read(ctx)
 		if err != nil {
 			return fsm.Result{}, err

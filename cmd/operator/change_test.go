@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -197,6 +198,45 @@ func TestTopologyApply(t *testing.T) {
 		if len(segments) != 1 || segments[0].GetName() != "partners" || applied.GetGraces().GetDepartureMs() != 3000 ||
 			applied.GetEnforcedConnection().GetTimeoutMs() != 5000 || applied.GetRegistrationAuth() != "none" {
 			t.Errorf("applied %v", applied)
+		}
+	}
+}
+
+// TestTopologyApplySaysWhatChanges: before it asks for the change, or without it.
+func TestTopologyApplySaysWhatChanges(t *testing.T) {
+	home := isolate(t)
+	path := filepath.Join(home, "replica.yaml")
+	if err := os.WriteFile(path, []byte("topology: {}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	changed := &slimcppb.PreviewFleetConfigResponse{Changed: true, Index: 43, Changes: []string{"links removed: 1 of 1: a↔b"}}
+	lossy := &slimcppb.PreviewFleetConfigResponse{Changed: true, Index: 43, Changes: changed.GetChanges(), Losses: []string{"the whole topology goes"}}
+	const change, would = "Fleet configuration changes:\n", "Fleet configuration would change (compared at index 43):\n"
+	const line, done = "  links removed: 1 of 1: a↔b\n", "Fleet configuration applied at index 44\n"
+	for _, c := range []struct {
+		preview *slimcppb.PreviewFleetConfigResponse
+		flags   []string
+		code    int
+		stdout  string
+		applied bool
+	}{
+		{changed, nil, ExitDone, change + line + done, true},
+		{changed, []string{"--dry-run"}, ExitDone, would + line, false},
+		{lossy, []string{"--force"}, ExitDone, change + line + done, true},
+		{lossy, []string{"--dry-run"}, ExitFailed, would + line, false},
+		{lossy, []string{"--dry-run", "--force"}, ExitDone, would + line, false},
+		{&slimcppb.PreviewFleetConfigResponse{Index: 43}, []string{"--dry-run"}, ExitDone, "Fleet configuration is active already\n", false},
+		{nil, nil, ExitDone, done, true},
+		{nil, []string{"--dry-run"}, ExitFailed, "", false}, // an older replica would apply it
+	} {
+		server := &stub{preview: c.preview}
+		got := run(t, Options{}, append([]string{"topology", "apply", "-c", path, "--server", serve(t, server)}, c.flags...)...)
+		if got.code != c.code || got.stdout != c.stdout {
+			t.Errorf("%v: exit code %d, stdout %q, want %d, %q: %s", c.flags, got.code, got.stdout, c.code, c.stdout, got.stderr)
+		}
+		request, applied := server.lastRequest().(*slimcppb.ApplyFleetConfigRequest)
+		if applied != c.applied || request.GetForce() != (applied && slices.Contains(c.flags, "--force")) {
+			t.Errorf("%v: asked %v", c.flags, server.lastRequest())
 		}
 	}
 }

@@ -13,7 +13,9 @@ import (
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	controllerpb "github.com/slim-cp/slim-cp/proto/controller/v1"
@@ -36,6 +38,8 @@ type stub struct {
 	unconverged int
 	// warnings are Convergence's.
 	warnings []string
+	// preview is the answer of PreviewFleetConfig, nil: an older replica has none.
+	preview *slimcppb.PreviewFleetConfigResponse
 	// during, if set, runs in the middle of each call.
 	during func()
 	// linkIDBytes makes the one connection that large.
@@ -315,6 +319,13 @@ func (s *stub) Convergence(ctx context.Context, request *slimcppb.ConvergenceReq
 
 func (s *stub) ApplyFleetConfig(ctx context.Context, request *slimcppb.ApplyFleetConfigRequest) (*slimcppb.ApplyFleetConfigResponse, error) {
 	return &slimcppb.ApplyFleetConfigResponse{Changed: !s.empty, Index: 44}, s.note(ctx, "ApplyFleetConfig", request)
+}
+
+func (s *stub) PreviewFleetConfig(_ context.Context, _ *slimcppb.PreviewFleetConfigRequest) (*slimcppb.PreviewFleetConfigResponse, error) {
+	if s.preview == nil {
+		return nil, status.Error(codes.Unimplemented, "an older replica")
+	}
+	return s.preview, nil
 }
 
 // serve starts the stub on a loopback port and returns its address.

@@ -49,6 +49,10 @@ type presenter struct {
 	reloading bool                  // wanted and the active document change, one after the other
 	compared  uint64                // revision of the active document that was compared last
 	differs   bool                  // in the way in which nodes register
+	// pending is what the file would take away, if it waits to be forced, and
+	// pendingAuth how nodes registered when it was read.
+	pending     []string
+	pendingAuth string
 }
 
 func newPresenter(state state, settings *config.Config, load func() (*config.Config, error), logger hclog.Logger) *presenter {
@@ -71,7 +75,12 @@ func (p *presenter) start(ctx context.Context) error {
 	case presented && bytes.Equal(record.Fingerprint, fingerprint(wanted)):
 		return nil
 	case presented || view.FleetRevision() == 0:
-		return p.activate(ctx, view, wanted)
+		err := p.activate(ctx, view, wanted)
+		if errors.Is(err, errPending) {
+			p.logger.Error("the changed configuration file is not active", "reason", err)
+			return nil
+		}
+		return err
 	}
 	return p.propose(ctx, &slimcppb.SetFleetConfig{Fingerprint: fingerprint(wanted)})
 }
@@ -130,7 +139,12 @@ func (p *presenter) reload(ctx context.Context) {
 	for _, warning := range settings.Warnings {
 		p.logger.Warn(warning)
 	}
-	if err := p.replace(ctx, fleetconfig.FromSettings(settings)); err != nil {
+	err = p.replace(ctx, fleetconfig.FromSettings(settings))
+	switch {
+	case errors.Is(err, errPending):
+		p.logger.Error("configuration file was read and is not active", "reason", err)
+		return
+	case err != nil:
 		p.logger.Error("configuration file was read and is not active yet, send SIGHUP again", "error", err)
 		return
 	}
@@ -167,12 +181,35 @@ func (p *presenter) activate(ctx context.Context, view *fsm.View, wanted *slimcp
 				"groups", removed)
 		}
 	}
-	if view.FleetRevision() == 0 || !proto.Equal(view.Fleet(), wanted) {
+	same := view.FleetRevision() > 0 && proto.Equal(view.Fleet(), wanted)
+	if !same {
 		command.Config = wanted
-	} else if presented {
-		return nil
+	}
+	if err := p.judge(view, command.GetConfig()); err != nil || same && presented {
+		return err
 	}
 	return p.propose(ctx, command)
+}
+
+// errPending is wrapped by errors about a file that waits until an operator insists
+// on it.
+var errPending = errors.New("pending")
+
+// judge refuses a document that takes away what a file must not take away by
+// accident: it may be empty because it is being written, and nobody asked. It
+// waits, and what is active stays, until an operator applies it with force.
+func (p *presenter) judge(view *fsm.View, wanted *slimcppb.FleetConfig) error {
+	var losses []string
+	if wanted != nil && view.FleetRevision() > 0 {
+		losses = view.FleetChange(wanted).Losses()
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.pending, p.pendingAuth, p.compared = losses, view.Fleet().GetRegistrationAuth(), 0
+	if len(losses) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w until it is applied with slim-cp topology apply --force: %s", errPending, strings.Join(losses, "; "))
 }
 
 // withoutRemoved returns what a file that was presented before still asks for:
@@ -242,7 +279,8 @@ func (p *presenter) otherAuth() bool {
 	}
 	active := view.Fleet()
 	p.compared = view.FleetRevision()
-	p.differs = active.GetRegistrationAuth() != p.wanted.GetRegistrationAuth()
+	waits := len(p.pending) > 0 && active.GetRegistrationAuth() == p.pendingAuth // as before
+	p.differs = active.GetRegistrationAuth() != p.wanted.GetRegistrationAuth() && !waits
 	if differing := differences(active, p.wanted); len(differing) > 0 {
 		p.logger.Warn("the active fleet configuration is not that of this replica's file",
 			"differing", differing, "active_since_index", p.compared)
@@ -257,9 +295,15 @@ func (p *presenter) note() string {
 	if active.FleetRevision() == 0 {
 		return ""
 	}
-	differing := differences(active.Fleet(), p.file())
-	if len(differing) == 0 {
+	p.mu.Lock()
+	wanted, pending := p.wanted, p.pending
+	p.mu.Unlock()
+	differing := differences(active.Fleet(), wanted)
+	switch {
+	case len(differing) == 0:
 		return ""
+	case len(pending) > 0:
+		return "pending: this replica's file is not active until slim-cp topology apply --force, since with it " + strings.Join(pending, "; ")
 	}
 	return "the active fleet configuration is not that of this replica's file: " + strings.Join(differing, ", ")
 }

@@ -22,7 +22,7 @@ const (
 	none   = "topology: {links: [{group: hub, neighbors: ['*']}]}"
 	other  = "topology: {links: [{group: hub, neighbors: [a]}]}"
 	secret = "0123456789-0123456789-0123456789"
-	shared = "topology: {registration_auth: {type: shared_secret, secrets: {a: " + secret + "}}}"
+	shared = "topology: {links: [{group: hub, neighbors: ['*']}], registration_auth: {type: shared_secret, secrets: {a: " + secret + "}}}"
 )
 
 // replicatedState is a cluster of which several replicas present their files.
@@ -130,6 +130,16 @@ func (s *replicatedState) boot(id, file string) *replica {
 		s.t.Fatal(err)
 	}
 	return r
+}
+
+// register has a node of a group register.
+func (s *replicatedState) register(group string) {
+	s.t.Helper()
+	s.apply(&slimcppb.Command{Payload: &slimcppb.Command_RegisterNode{RegisterNode: &slimcppb.RegisterNode{
+		Session: &slimcppb.SessionName{ReplicaId: "one", BootId: "boot", Counter: s.index}, Group: group, Node: "n",
+		Details:   []*slimcppb.ConnectionDetail{{Endpoint: "10.0.0.1:1", ExternalEndpoint: proto.String(group + ".test:1")}},
+		TokenHash: []byte("token"), TokenExpiresUnixNanos: time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC).UnixNano(),
+	}}})
 }
 
 func (r *replica) wantLog(words ...string) {
@@ -271,15 +281,15 @@ func TestReplicaWithAnotherAuthenticationDoesNotListen(t *testing.T) {
 }
 
 func TestDifferencesAreNamed(t *testing.T) {
-	a, b := fleetOf(t, none), fleetOf(t, shared)
+	a, b := fleetOf(t, other), fleetOf(t, shared)
 	if got, want := differences(a, b), []string{"topology", "registration_auth", "secrets"}; !sameSet(got, want) {
 		t.Errorf("differences %v, want %v", got, want)
 	}
-	enforced := fleetOf(t, none+"\nenforce_node_connection: {timeout: 5}\nsessions: {failover_grace: 2s}")
+	enforced := fleetOf(t, other+"\nenforce_node_connection: {timeout: 5}\nsessions: {failover_grace: 2s}")
 	if got, want := differences(a, enforced), []string{"enforced_connection", "graces"}; !sameSet(got, want) {
 		t.Errorf("differences %v, want %v", got, want)
 	}
-	if got := differences(a, fleetOf(t, none)); len(got) > 0 {
+	if got := differences(a, fleetOf(t, other)); len(got) > 0 {
 		t.Errorf("differences %v of the same", got)
 	}
 }

@@ -7,8 +7,10 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -141,6 +143,48 @@ func TestHangupWithABadFileChangesNothing(t *testing.T) {
 	e.edit(t, star)
 	e.reload(t, "read again")
 	wantLinks(t, o, 2)
+}
+
+// A file that is being written is empty for a moment: what is active stays, at a
+// start too, until an operator says that he means it.
+func TestHangupWithAnEmptyFileTakesNothingAway(t *testing.T) {
+	e := startEditable(t, mesh)
+	o := observer.Dial(t, e.Northbound)
+	f := startFleet(t, e.Replica, 3, 1, 1)
+	f.wantDelivery(t)
+	before := linkIDs(t, o)
+
+	if err := os.WriteFile(e.file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	e.reload(t, "ERROR", "pending", "the whole topology goes")
+	e.edit(t, "")
+	e.restart(t)
+	f.wantDelivery(t)
+	if after := linkIDs(t, o); !slices.Equal(before, after) {
+		t.Errorf("the links were %v, and are %v", before, after)
+	}
+	wantOutput(t, []string{"status", "--server", e.Northbound}, 0, "warning: pending: ")
+	wantOutput(t, []string{"topology", "apply", "-c", e.file, "--server", e.Northbound}, 1, "needs --force: the whole topology goes")
+	wantOutput(t, []string{"topology", "apply", "-c", e.file, "--server", e.Northbound, "--force"}, 0, "topology: managed by operators")
+	wantLinks(t, o, 0)
+}
+
+// wantOutput runs slim-cp and looks for words in all that it prints.
+func wantOutput(t *testing.T, arguments []string, code int, words string) {
+	t.Helper()
+	output, err := exec.CommandContext(t.Context(), binaries.Path("slim-cp"), arguments...).CombinedOutput()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	got := 0
+	if exit != nil {
+		got = exit.ExitCode()
+	}
+	if got != code || !strings.Contains(string(output), words) {
+		t.Errorf("slim-cp %s: exit code %d, want %d, output %s, want %q in it", strings.Join(arguments, " "), got, code, output, words)
+	}
 }
 
 // Secrets of the file decide who may register, also those that came with SIGHUP.

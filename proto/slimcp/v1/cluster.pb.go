@@ -402,8 +402,11 @@ func (x *ConvergenceResponse) GetWarnings() []string {
 }
 
 type ApplyFleetConfigRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Config        *FleetConfig           `protobuf:"bytes,1,opt,name=config,proto3" json:"config,omitempty"`
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Config *FleetConfig           `protobuf:"bytes,1,opt,name=config,proto3" json:"config,omitempty"`
+	// Also what a document must not take away by accident: the authentication of
+	// groups that have nodes, the whole topology, most links.
+	Force         bool `protobuf:"varint,2,opt,name=force,proto3" json:"force,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -445,10 +448,20 @@ func (x *ApplyFleetConfigRequest) GetConfig() *FleetConfig {
 	return nil
 }
 
+func (x *ApplyFleetConfigRequest) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
+}
+
 type ApplyFleetConfigResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Changed       bool                   `protobuf:"varint,1,opt,name=changed,proto3" json:"changed,omitempty"`
-	Index         uint64                 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The document was not the active one.
+	Changed bool   `protobuf:"varint,1,opt,name=changed,proto3" json:"changed,omitempty"`
+	Index   uint64 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
+	// What changed, in plain words, a fact a line.
+	Changes       []string `protobuf:"bytes,3,rep,name=changes,proto3" json:"changes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -497,6 +510,128 @@ func (x *ApplyFleetConfigResponse) GetIndex() uint64 {
 	return 0
 }
 
+func (x *ApplyFleetConfigResponse) GetChanges() []string {
+	if x != nil {
+		return x.Changes
+	}
+	return nil
+}
+
+type PreviewFleetConfigRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Config        *FleetConfig           `protobuf:"bytes,1,opt,name=config,proto3" json:"config,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PreviewFleetConfigRequest) Reset() {
+	*x = PreviewFleetConfigRequest{}
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PreviewFleetConfigRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PreviewFleetConfigRequest) ProtoMessage() {}
+
+func (x *PreviewFleetConfigRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PreviewFleetConfigRequest.ProtoReflect.Descriptor instead.
+func (*PreviewFleetConfigRequest) Descriptor() ([]byte, []int) {
+	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *PreviewFleetConfigRequest) GetConfig() *FleetConfig {
+	if x != nil {
+		return x.Config
+	}
+	return nil
+}
+
+type PreviewFleetConfigResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The document is not the active one.
+	Changed bool   `protobuf:"varint,1,opt,name=changed,proto3" json:"changed,omitempty"`
+	Index   uint64 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"` // of the state that it was compared with
+	// What would change, in plain words, a fact a line.
+	Changes []string `protobuf:"bytes,3,rep,name=changes,proto3" json:"changes,omitempty"`
+	// What of it needs force, in the same form.
+	Losses        []string `protobuf:"bytes,4,rep,name=losses,proto3" json:"losses,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PreviewFleetConfigResponse) Reset() {
+	*x = PreviewFleetConfigResponse{}
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PreviewFleetConfigResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PreviewFleetConfigResponse) ProtoMessage() {}
+
+func (x *PreviewFleetConfigResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PreviewFleetConfigResponse.ProtoReflect.Descriptor instead.
+func (*PreviewFleetConfigResponse) Descriptor() ([]byte, []int) {
+	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *PreviewFleetConfigResponse) GetChanged() bool {
+	if x != nil {
+		return x.Changed
+	}
+	return false
+}
+
+func (x *PreviewFleetConfigResponse) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *PreviewFleetConfigResponse) GetChanges() []string {
+	if x != nil {
+		return x.Changes
+	}
+	return nil
+}
+
+func (x *PreviewFleetConfigResponse) GetLosses() []string {
+	if x != nil {
+		return x.Losses
+	}
+	return nil
+}
+
 type ClusterStatusRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -505,7 +640,7 @@ type ClusterStatusRequest struct {
 
 func (x *ClusterStatusRequest) Reset() {
 	*x = ClusterStatusRequest{}
-	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[7]
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -517,7 +652,7 @@ func (x *ClusterStatusRequest) String() string {
 func (*ClusterStatusRequest) ProtoMessage() {}
 
 func (x *ClusterStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[7]
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -530,7 +665,7 @@ func (x *ClusterStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClusterStatusRequest.ProtoReflect.Descriptor instead.
 func (*ClusterStatusRequest) Descriptor() ([]byte, []int) {
-	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{7}
+	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{9}
 }
 
 type ClusterStatusResponse struct {
@@ -556,7 +691,7 @@ type ClusterStatusResponse struct {
 
 func (x *ClusterStatusResponse) Reset() {
 	*x = ClusterStatusResponse{}
-	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[8]
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -568,7 +703,7 @@ func (x *ClusterStatusResponse) String() string {
 func (*ClusterStatusResponse) ProtoMessage() {}
 
 func (x *ClusterStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[8]
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -581,7 +716,7 @@ func (x *ClusterStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClusterStatusResponse.ProtoReflect.Descriptor instead.
 func (*ClusterStatusResponse) Descriptor() ([]byte, []int) {
-	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{8}
+	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ClusterStatusResponse) GetClusterId() string {
@@ -683,7 +818,7 @@ type ReplicaStatus struct {
 
 func (x *ReplicaStatus) Reset() {
 	*x = ReplicaStatus{}
-	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[9]
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -695,7 +830,7 @@ func (x *ReplicaStatus) String() string {
 func (*ReplicaStatus) ProtoMessage() {}
 
 func (x *ReplicaStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[9]
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -708,7 +843,7 @@ func (x *ReplicaStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicaStatus.ProtoReflect.Descriptor instead.
 func (*ReplicaStatus) Descriptor() ([]byte, []int) {
-	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{9}
+	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ReplicaStatus) GetReplicaId() string {
@@ -810,7 +945,7 @@ type InitRequest struct {
 
 func (x *InitRequest) Reset() {
 	*x = InitRequest{}
-	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[10]
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -822,7 +957,7 @@ func (x *InitRequest) String() string {
 func (*InitRequest) ProtoMessage() {}
 
 func (x *InitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[10]
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -835,7 +970,7 @@ func (x *InitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InitRequest.ProtoReflect.Descriptor instead.
 func (*InitRequest) Descriptor() ([]byte, []int) {
-	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{10}
+	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{12}
 }
 
 type InitResponse struct {
@@ -848,7 +983,7 @@ type InitResponse struct {
 
 func (x *InitResponse) Reset() {
 	*x = InitResponse{}
-	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[11]
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -860,7 +995,7 @@ func (x *InitResponse) String() string {
 func (*InitResponse) ProtoMessage() {}
 
 func (x *InitResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[11]
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -873,7 +1008,7 @@ func (x *InitResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InitResponse.ProtoReflect.Descriptor instead.
 func (*InitResponse) Descriptor() ([]byte, []int) {
-	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{11}
+	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *InitResponse) GetClusterId() string {
@@ -900,7 +1035,7 @@ type JoinClusterRequest struct {
 
 func (x *JoinClusterRequest) Reset() {
 	*x = JoinClusterRequest{}
-	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[12]
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -912,7 +1047,7 @@ func (x *JoinClusterRequest) String() string {
 func (*JoinClusterRequest) ProtoMessage() {}
 
 func (x *JoinClusterRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[12]
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -925,7 +1060,7 @@ func (x *JoinClusterRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinClusterRequest.ProtoReflect.Descriptor instead.
 func (*JoinClusterRequest) Descriptor() ([]byte, []int) {
-	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{12}
+	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *JoinClusterRequest) GetAddress() string {
@@ -949,7 +1084,7 @@ type JoinProgress struct {
 
 func (x *JoinProgress) Reset() {
 	*x = JoinProgress{}
-	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[13]
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -961,7 +1096,7 @@ func (x *JoinProgress) String() string {
 func (*JoinProgress) ProtoMessage() {}
 
 func (x *JoinProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[13]
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -974,7 +1109,7 @@ func (x *JoinProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinProgress.ProtoReflect.Descriptor instead.
 func (*JoinProgress) Descriptor() ([]byte, []int) {
-	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{13}
+	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *JoinProgress) GetLine() string {
@@ -1020,7 +1155,7 @@ type LeaveRequest struct {
 
 func (x *LeaveRequest) Reset() {
 	*x = LeaveRequest{}
-	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[14]
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1032,7 +1167,7 @@ func (x *LeaveRequest) String() string {
 func (*LeaveRequest) ProtoMessage() {}
 
 func (x *LeaveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[14]
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1045,7 +1180,7 @@ func (x *LeaveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaveRequest.ProtoReflect.Descriptor instead.
 func (*LeaveRequest) Descriptor() ([]byte, []int) {
-	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{14}
+	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{16}
 }
 
 type LeaveResponse struct {
@@ -1057,7 +1192,7 @@ type LeaveResponse struct {
 
 func (x *LeaveResponse) Reset() {
 	*x = LeaveResponse{}
-	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[15]
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1069,7 +1204,7 @@ func (x *LeaveResponse) String() string {
 func (*LeaveResponse) ProtoMessage() {}
 
 func (x *LeaveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[15]
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1082,7 +1217,7 @@ func (x *LeaveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaveResponse.ProtoReflect.Descriptor instead.
 func (*LeaveResponse) Descriptor() ([]byte, []int) {
-	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{15}
+	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *LeaveResponse) GetReplicaId() string {
@@ -1101,7 +1236,7 @@ type RemoveReplicaRequest struct {
 
 func (x *RemoveReplicaRequest) Reset() {
 	*x = RemoveReplicaRequest{}
-	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[16]
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1113,7 +1248,7 @@ func (x *RemoveReplicaRequest) String() string {
 func (*RemoveReplicaRequest) ProtoMessage() {}
 
 func (x *RemoveReplicaRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[16]
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1126,7 +1261,7 @@ func (x *RemoveReplicaRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveReplicaRequest.ProtoReflect.Descriptor instead.
 func (*RemoveReplicaRequest) Descriptor() ([]byte, []int) {
-	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{16}
+	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *RemoveReplicaRequest) GetReplica() string {
@@ -1144,7 +1279,7 @@ type RemoveReplicaResponse struct {
 
 func (x *RemoveReplicaResponse) Reset() {
 	*x = RemoveReplicaResponse{}
-	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[17]
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1156,7 +1291,7 @@ func (x *RemoveReplicaResponse) String() string {
 func (*RemoveReplicaResponse) ProtoMessage() {}
 
 func (x *RemoveReplicaResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[17]
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1169,7 +1304,7 @@ func (x *RemoveReplicaResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveReplicaResponse.ProtoReflect.Descriptor instead.
 func (*RemoveReplicaResponse) Descriptor() ([]byte, []int) {
-	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{17}
+	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{19}
 }
 
 type PromoteReplicaRequest struct {
@@ -1181,7 +1316,7 @@ type PromoteReplicaRequest struct {
 
 func (x *PromoteReplicaRequest) Reset() {
 	*x = PromoteReplicaRequest{}
-	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[18]
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1193,7 +1328,7 @@ func (x *PromoteReplicaRequest) String() string {
 func (*PromoteReplicaRequest) ProtoMessage() {}
 
 func (x *PromoteReplicaRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[18]
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1206,7 +1341,7 @@ func (x *PromoteReplicaRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PromoteReplicaRequest.ProtoReflect.Descriptor instead.
 func (*PromoteReplicaRequest) Descriptor() ([]byte, []int) {
-	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{18}
+	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *PromoteReplicaRequest) GetReplica() string {
@@ -1224,7 +1359,7 @@ type PromoteReplicaResponse struct {
 
 func (x *PromoteReplicaResponse) Reset() {
 	*x = PromoteReplicaResponse{}
-	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[19]
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1236,7 +1371,7 @@ func (x *PromoteReplicaResponse) String() string {
 func (*PromoteReplicaResponse) ProtoMessage() {}
 
 func (x *PromoteReplicaResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[19]
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1249,7 +1384,7 @@ func (x *PromoteReplicaResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PromoteReplicaResponse.ProtoReflect.Descriptor instead.
 func (*PromoteReplicaResponse) Descriptor() ([]byte, []int) {
-	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{19}
+	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{21}
 }
 
 type DemoteReplicaRequest struct {
@@ -1261,7 +1396,7 @@ type DemoteReplicaRequest struct {
 
 func (x *DemoteReplicaRequest) Reset() {
 	*x = DemoteReplicaRequest{}
-	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[20]
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1273,7 +1408,7 @@ func (x *DemoteReplicaRequest) String() string {
 func (*DemoteReplicaRequest) ProtoMessage() {}
 
 func (x *DemoteReplicaRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[20]
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1286,7 +1421,7 @@ func (x *DemoteReplicaRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DemoteReplicaRequest.ProtoReflect.Descriptor instead.
 func (*DemoteReplicaRequest) Descriptor() ([]byte, []int) {
-	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{20}
+	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *DemoteReplicaRequest) GetReplica() string {
@@ -1304,7 +1439,7 @@ type DemoteReplicaResponse struct {
 
 func (x *DemoteReplicaResponse) Reset() {
 	*x = DemoteReplicaResponse{}
-	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[21]
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1316,7 +1451,7 @@ func (x *DemoteReplicaResponse) String() string {
 func (*DemoteReplicaResponse) ProtoMessage() {}
 
 func (x *DemoteReplicaResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[21]
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1329,7 +1464,7 @@ func (x *DemoteReplicaResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DemoteReplicaResponse.ProtoReflect.Descriptor instead.
 func (*DemoteReplicaResponse) Descriptor() ([]byte, []int) {
-	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{21}
+	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{23}
 }
 
 type TransferLeadershipRequest struct {
@@ -1342,7 +1477,7 @@ type TransferLeadershipRequest struct {
 
 func (x *TransferLeadershipRequest) Reset() {
 	*x = TransferLeadershipRequest{}
-	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[22]
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1354,7 +1489,7 @@ func (x *TransferLeadershipRequest) String() string {
 func (*TransferLeadershipRequest) ProtoMessage() {}
 
 func (x *TransferLeadershipRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[22]
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1367,7 +1502,7 @@ func (x *TransferLeadershipRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeadershipRequest.ProtoReflect.Descriptor instead.
 func (*TransferLeadershipRequest) Descriptor() ([]byte, []int) {
-	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{22}
+	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *TransferLeadershipRequest) GetTo() string {
@@ -1386,7 +1521,7 @@ type TransferLeadershipResponse struct {
 
 func (x *TransferLeadershipResponse) Reset() {
 	*x = TransferLeadershipResponse{}
-	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[23]
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1398,7 +1533,7 @@ func (x *TransferLeadershipResponse) String() string {
 func (*TransferLeadershipResponse) ProtoMessage() {}
 
 func (x *TransferLeadershipResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[23]
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1411,7 +1546,7 @@ func (x *TransferLeadershipResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeadershipResponse.ProtoReflect.Descriptor instead.
 func (*TransferLeadershipResponse) Descriptor() ([]byte, []int) {
-	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{23}
+	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *TransferLeadershipResponse) GetLeaderId() string {
@@ -1429,7 +1564,7 @@ type FinalizeUpgradeRequest struct {
 
 func (x *FinalizeUpgradeRequest) Reset() {
 	*x = FinalizeUpgradeRequest{}
-	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[24]
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1441,7 +1576,7 @@ func (x *FinalizeUpgradeRequest) String() string {
 func (*FinalizeUpgradeRequest) ProtoMessage() {}
 
 func (x *FinalizeUpgradeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[24]
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1454,7 +1589,7 @@ func (x *FinalizeUpgradeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinalizeUpgradeRequest.ProtoReflect.Descriptor instead.
 func (*FinalizeUpgradeRequest) Descriptor() ([]byte, []int) {
-	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{24}
+	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{26}
 }
 
 type FinalizeUpgradeResponse struct {
@@ -1466,7 +1601,7 @@ type FinalizeUpgradeResponse struct {
 
 func (x *FinalizeUpgradeResponse) Reset() {
 	*x = FinalizeUpgradeResponse{}
-	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[25]
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1478,7 +1613,7 @@ func (x *FinalizeUpgradeResponse) String() string {
 func (*FinalizeUpgradeResponse) ProtoMessage() {}
 
 func (x *FinalizeUpgradeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[25]
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1491,7 +1626,7 @@ func (x *FinalizeUpgradeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinalizeUpgradeResponse.ProtoReflect.Descriptor instead.
 func (*FinalizeUpgradeResponse) Descriptor() ([]byte, []int) {
-	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{25}
+	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *FinalizeUpgradeResponse) GetSchema() uint32 {
@@ -1516,7 +1651,7 @@ type SnapshotInfo struct {
 
 func (x *SnapshotInfo) Reset() {
 	*x = SnapshotInfo{}
-	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[26]
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1528,7 +1663,7 @@ func (x *SnapshotInfo) String() string {
 func (*SnapshotInfo) ProtoMessage() {}
 
 func (x *SnapshotInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[26]
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1541,7 +1676,7 @@ func (x *SnapshotInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotInfo.ProtoReflect.Descriptor instead.
 func (*SnapshotInfo) Descriptor() ([]byte, []int) {
-	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{26}
+	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *SnapshotInfo) GetClusterId() string {
@@ -1604,7 +1739,7 @@ type SnapshotRecords struct {
 
 func (x *SnapshotRecords) Reset() {
 	*x = SnapshotRecords{}
-	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[27]
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1616,7 +1751,7 @@ func (x *SnapshotRecords) String() string {
 func (*SnapshotRecords) ProtoMessage() {}
 
 func (x *SnapshotRecords) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[27]
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1629,7 +1764,7 @@ func (x *SnapshotRecords) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotRecords.ProtoReflect.Descriptor instead.
 func (*SnapshotRecords) Descriptor() ([]byte, []int) {
-	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{27}
+	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *SnapshotRecords) GetKind() string {
@@ -1654,7 +1789,7 @@ type SaveSnapshotRequest struct {
 
 func (x *SaveSnapshotRequest) Reset() {
 	*x = SaveSnapshotRequest{}
-	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[28]
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1666,7 +1801,7 @@ func (x *SaveSnapshotRequest) String() string {
 func (*SaveSnapshotRequest) ProtoMessage() {}
 
 func (x *SaveSnapshotRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[28]
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1679,7 +1814,7 @@ func (x *SaveSnapshotRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SaveSnapshotRequest.ProtoReflect.Descriptor instead.
 func (*SaveSnapshotRequest) Descriptor() ([]byte, []int) {
-	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{28}
+	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{30}
 }
 
 type SaveSnapshotResponse struct {
@@ -1695,7 +1830,7 @@ type SaveSnapshotResponse struct {
 
 func (x *SaveSnapshotResponse) Reset() {
 	*x = SaveSnapshotResponse{}
-	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[29]
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1707,7 +1842,7 @@ func (x *SaveSnapshotResponse) String() string {
 func (*SaveSnapshotResponse) ProtoMessage() {}
 
 func (x *SaveSnapshotResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[29]
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1720,7 +1855,7 @@ func (x *SaveSnapshotResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SaveSnapshotResponse.ProtoReflect.Descriptor instead.
 func (*SaveSnapshotResponse) Descriptor() ([]byte, []int) {
-	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{29}
+	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *SaveSnapshotResponse) GetPart() isSaveSnapshotResponse_Part {
@@ -1777,7 +1912,7 @@ type RestoreSnapshotRequest struct {
 
 func (x *RestoreSnapshotRequest) Reset() {
 	*x = RestoreSnapshotRequest{}
-	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[30]
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1789,7 +1924,7 @@ func (x *RestoreSnapshotRequest) String() string {
 func (*RestoreSnapshotRequest) ProtoMessage() {}
 
 func (x *RestoreSnapshotRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[30]
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1802,7 +1937,7 @@ func (x *RestoreSnapshotRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreSnapshotRequest.ProtoReflect.Descriptor instead.
 func (*RestoreSnapshotRequest) Descriptor() ([]byte, []int) {
-	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{30}
+	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *RestoreSnapshotRequest) GetPart() isRestoreSnapshotRequest_Part {
@@ -1856,7 +1991,7 @@ type RestoreOptions struct {
 
 func (x *RestoreOptions) Reset() {
 	*x = RestoreOptions{}
-	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[31]
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1868,7 +2003,7 @@ func (x *RestoreOptions) String() string {
 func (*RestoreOptions) ProtoMessage() {}
 
 func (x *RestoreOptions) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[31]
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1881,7 +2016,7 @@ func (x *RestoreOptions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreOptions.ProtoReflect.Descriptor instead.
 func (*RestoreOptions) Descriptor() ([]byte, []int) {
-	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{31}
+	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *RestoreOptions) GetForce() bool {
@@ -1900,7 +2035,7 @@ type RestoreSnapshotResponse struct {
 
 func (x *RestoreSnapshotResponse) Reset() {
 	*x = RestoreSnapshotResponse{}
-	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[32]
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1912,7 +2047,7 @@ func (x *RestoreSnapshotResponse) String() string {
 func (*RestoreSnapshotResponse) ProtoMessage() {}
 
 func (x *RestoreSnapshotResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[32]
+	mi := &file_proto_slimcp_v1_cluster_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1925,7 +2060,7 @@ func (x *RestoreSnapshotResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreSnapshotResponse.ProtoReflect.Descriptor instead.
 func (*RestoreSnapshotResponse) Descriptor() ([]byte, []int) {
-	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{32}
+	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *RestoreSnapshotResponse) GetInfo() *SnapshotInfo {
@@ -1962,12 +2097,21 @@ const file_proto_slimcp_v1_cluster_proto_rawDesc = "" +
 	"\x06routes\x18\b \x01(\x04R\x06routes\x12%\n" +
 	"\x0eapplied_routes\x18\t \x01(\x04R\rappliedRoutes\x12\x1a\n" +
 	"\bwarnings\x18\n" +
-	" \x03(\tR\bwarnings\"I\n" +
+	" \x03(\tR\bwarnings\"_\n" +
 	"\x17ApplyFleetConfigRequest\x12.\n" +
-	"\x06config\x18\x01 \x01(\v2\x16.slimcp.v1.FleetConfigR\x06config\"J\n" +
+	"\x06config\x18\x01 \x01(\v2\x16.slimcp.v1.FleetConfigR\x06config\x12\x14\n" +
+	"\x05force\x18\x02 \x01(\bR\x05force\"d\n" +
 	"\x18ApplyFleetConfigResponse\x12\x18\n" +
 	"\achanged\x18\x01 \x01(\bR\achanged\x12\x14\n" +
-	"\x05index\x18\x02 \x01(\x04R\x05index\"\x16\n" +
+	"\x05index\x18\x02 \x01(\x04R\x05index\x12\x18\n" +
+	"\achanges\x18\x03 \x03(\tR\achanges\"K\n" +
+	"\x19PreviewFleetConfigRequest\x12.\n" +
+	"\x06config\x18\x01 \x01(\v2\x16.slimcp.v1.FleetConfigR\x06config\"~\n" +
+	"\x1aPreviewFleetConfigResponse\x12\x18\n" +
+	"\achanged\x18\x01 \x01(\bR\achanged\x12\x14\n" +
+	"\x05index\x18\x02 \x01(\x04R\x05index\x12\x18\n" +
+	"\achanges\x18\x03 \x03(\tR\achanges\x12\x16\n" +
+	"\x06losses\x18\x04 \x03(\tR\x06losses\"\x16\n" +
 	"\x14ClusterStatusRequest\"\xf0\x02\n" +
 	"\x15ClusterStatusResponse\x12\x1d\n" +
 	"\n" +
@@ -2071,12 +2215,14 @@ const file_proto_slimcp_v1_cluster_proto_rawDesc = "" +
 	"\x13REPLICA_ROLE_LEADER\x10\x01\x12\x16\n" +
 	"\x12REPLICA_ROLE_VOTER\x10\x02\x12\x1a\n" +
 	"\x16REPLICA_ROLE_NON_VOTER\x10\x03\x12\x1a\n" +
-	"\x16REPLICA_ROLE_HELD_BACK\x10\x042\xbf\t\n" +
+	"\x16REPLICA_ROLE_HELD_BACK\x10\x042\xa2\n" +
+	"\n" +
 	"\x0eClusterService\x12D\n" +
 	"\vExplainLink\x12\x1d.slimcp.v1.ExplainLinkRequest\x1a\x16.slimcp.v1.Explanation\x12F\n" +
 	"\fExplainRoute\x12\x1e.slimcp.v1.ExplainRouteRequest\x1a\x16.slimcp.v1.Explanation\x12L\n" +
 	"\vConvergence\x12\x1d.slimcp.v1.ConvergenceRequest\x1a\x1e.slimcp.v1.ConvergenceResponse\x12[\n" +
-	"\x10ApplyFleetConfig\x12\".slimcp.v1.ApplyFleetConfigRequest\x1a#.slimcp.v1.ApplyFleetConfigResponse\x12R\n" +
+	"\x10ApplyFleetConfig\x12\".slimcp.v1.ApplyFleetConfigRequest\x1a#.slimcp.v1.ApplyFleetConfigResponse\x12a\n" +
+	"\x12PreviewFleetConfig\x12$.slimcp.v1.PreviewFleetConfigRequest\x1a%.slimcp.v1.PreviewFleetConfigResponse\x12R\n" +
 	"\rClusterStatus\x12\x1f.slimcp.v1.ClusterStatusRequest\x1a .slimcp.v1.ClusterStatusResponse\x127\n" +
 	"\x04Init\x12\x16.slimcp.v1.InitRequest\x1a\x17.slimcp.v1.InitResponse\x12@\n" +
 	"\x04Join\x12\x1d.slimcp.v1.JoinClusterRequest\x1a\x17.slimcp.v1.JoinProgress0\x01\x12:\n" +
@@ -2102,7 +2248,7 @@ func file_proto_slimcp_v1_cluster_proto_rawDescGZIP() []byte {
 }
 
 var file_proto_slimcp_v1_cluster_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_proto_slimcp_v1_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
+var file_proto_slimcp_v1_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
 var file_proto_slimcp_v1_cluster_proto_goTypes = []any{
 	(ReplicaRole)(0),                   // 0: slimcp.v1.ReplicaRole
 	(*ExplainLinkRequest)(nil),         // 1: slimcp.v1.ExplainLinkRequest
@@ -2112,78 +2258,83 @@ var file_proto_slimcp_v1_cluster_proto_goTypes = []any{
 	(*ConvergenceResponse)(nil),        // 5: slimcp.v1.ConvergenceResponse
 	(*ApplyFleetConfigRequest)(nil),    // 6: slimcp.v1.ApplyFleetConfigRequest
 	(*ApplyFleetConfigResponse)(nil),   // 7: slimcp.v1.ApplyFleetConfigResponse
-	(*ClusterStatusRequest)(nil),       // 8: slimcp.v1.ClusterStatusRequest
-	(*ClusterStatusResponse)(nil),      // 9: slimcp.v1.ClusterStatusResponse
-	(*ReplicaStatus)(nil),              // 10: slimcp.v1.ReplicaStatus
-	(*InitRequest)(nil),                // 11: slimcp.v1.InitRequest
-	(*InitResponse)(nil),               // 12: slimcp.v1.InitResponse
-	(*JoinClusterRequest)(nil),         // 13: slimcp.v1.JoinClusterRequest
-	(*JoinProgress)(nil),               // 14: slimcp.v1.JoinProgress
-	(*LeaveRequest)(nil),               // 15: slimcp.v1.LeaveRequest
-	(*LeaveResponse)(nil),              // 16: slimcp.v1.LeaveResponse
-	(*RemoveReplicaRequest)(nil),       // 17: slimcp.v1.RemoveReplicaRequest
-	(*RemoveReplicaResponse)(nil),      // 18: slimcp.v1.RemoveReplicaResponse
-	(*PromoteReplicaRequest)(nil),      // 19: slimcp.v1.PromoteReplicaRequest
-	(*PromoteReplicaResponse)(nil),     // 20: slimcp.v1.PromoteReplicaResponse
-	(*DemoteReplicaRequest)(nil),       // 21: slimcp.v1.DemoteReplicaRequest
-	(*DemoteReplicaResponse)(nil),      // 22: slimcp.v1.DemoteReplicaResponse
-	(*TransferLeadershipRequest)(nil),  // 23: slimcp.v1.TransferLeadershipRequest
-	(*TransferLeadershipResponse)(nil), // 24: slimcp.v1.TransferLeadershipResponse
-	(*FinalizeUpgradeRequest)(nil),     // 25: slimcp.v1.FinalizeUpgradeRequest
-	(*FinalizeUpgradeResponse)(nil),    // 26: slimcp.v1.FinalizeUpgradeResponse
-	(*SnapshotInfo)(nil),               // 27: slimcp.v1.SnapshotInfo
-	(*SnapshotRecords)(nil),            // 28: slimcp.v1.SnapshotRecords
-	(*SaveSnapshotRequest)(nil),        // 29: slimcp.v1.SaveSnapshotRequest
-	(*SaveSnapshotResponse)(nil),       // 30: slimcp.v1.SaveSnapshotResponse
-	(*RestoreSnapshotRequest)(nil),     // 31: slimcp.v1.RestoreSnapshotRequest
-	(*RestoreOptions)(nil),             // 32: slimcp.v1.RestoreOptions
-	(*RestoreSnapshotResponse)(nil),    // 33: slimcp.v1.RestoreSnapshotResponse
-	(*FleetConfig)(nil),                // 34: slimcp.v1.FleetConfig
+	(*PreviewFleetConfigRequest)(nil),  // 8: slimcp.v1.PreviewFleetConfigRequest
+	(*PreviewFleetConfigResponse)(nil), // 9: slimcp.v1.PreviewFleetConfigResponse
+	(*ClusterStatusRequest)(nil),       // 10: slimcp.v1.ClusterStatusRequest
+	(*ClusterStatusResponse)(nil),      // 11: slimcp.v1.ClusterStatusResponse
+	(*ReplicaStatus)(nil),              // 12: slimcp.v1.ReplicaStatus
+	(*InitRequest)(nil),                // 13: slimcp.v1.InitRequest
+	(*InitResponse)(nil),               // 14: slimcp.v1.InitResponse
+	(*JoinClusterRequest)(nil),         // 15: slimcp.v1.JoinClusterRequest
+	(*JoinProgress)(nil),               // 16: slimcp.v1.JoinProgress
+	(*LeaveRequest)(nil),               // 17: slimcp.v1.LeaveRequest
+	(*LeaveResponse)(nil),              // 18: slimcp.v1.LeaveResponse
+	(*RemoveReplicaRequest)(nil),       // 19: slimcp.v1.RemoveReplicaRequest
+	(*RemoveReplicaResponse)(nil),      // 20: slimcp.v1.RemoveReplicaResponse
+	(*PromoteReplicaRequest)(nil),      // 21: slimcp.v1.PromoteReplicaRequest
+	(*PromoteReplicaResponse)(nil),     // 22: slimcp.v1.PromoteReplicaResponse
+	(*DemoteReplicaRequest)(nil),       // 23: slimcp.v1.DemoteReplicaRequest
+	(*DemoteReplicaResponse)(nil),      // 24: slimcp.v1.DemoteReplicaResponse
+	(*TransferLeadershipRequest)(nil),  // 25: slimcp.v1.TransferLeadershipRequest
+	(*TransferLeadershipResponse)(nil), // 26: slimcp.v1.TransferLeadershipResponse
+	(*FinalizeUpgradeRequest)(nil),     // 27: slimcp.v1.FinalizeUpgradeRequest
+	(*FinalizeUpgradeResponse)(nil),    // 28: slimcp.v1.FinalizeUpgradeResponse
+	(*SnapshotInfo)(nil),               // 29: slimcp.v1.SnapshotInfo
+	(*SnapshotRecords)(nil),            // 30: slimcp.v1.SnapshotRecords
+	(*SaveSnapshotRequest)(nil),        // 31: slimcp.v1.SaveSnapshotRequest
+	(*SaveSnapshotResponse)(nil),       // 32: slimcp.v1.SaveSnapshotResponse
+	(*RestoreSnapshotRequest)(nil),     // 33: slimcp.v1.RestoreSnapshotRequest
+	(*RestoreOptions)(nil),             // 34: slimcp.v1.RestoreOptions
+	(*RestoreSnapshotResponse)(nil),    // 35: slimcp.v1.RestoreSnapshotResponse
+	(*FleetConfig)(nil),                // 36: slimcp.v1.FleetConfig
 }
 var file_proto_slimcp_v1_cluster_proto_depIdxs = []int32{
-	34, // 0: slimcp.v1.ApplyFleetConfigRequest.config:type_name -> slimcp.v1.FleetConfig
-	10, // 1: slimcp.v1.ClusterStatusResponse.replicas:type_name -> slimcp.v1.ReplicaStatus
-	0,  // 2: slimcp.v1.ReplicaStatus.role:type_name -> slimcp.v1.ReplicaRole
-	0,  // 3: slimcp.v1.JoinProgress.role:type_name -> slimcp.v1.ReplicaRole
-	28, // 4: slimcp.v1.SnapshotInfo.records:type_name -> slimcp.v1.SnapshotRecords
-	27, // 5: slimcp.v1.SaveSnapshotResponse.info:type_name -> slimcp.v1.SnapshotInfo
-	32, // 6: slimcp.v1.RestoreSnapshotRequest.options:type_name -> slimcp.v1.RestoreOptions
-	27, // 7: slimcp.v1.RestoreSnapshotResponse.info:type_name -> slimcp.v1.SnapshotInfo
-	1,  // 8: slimcp.v1.ClusterService.ExplainLink:input_type -> slimcp.v1.ExplainLinkRequest
-	2,  // 9: slimcp.v1.ClusterService.ExplainRoute:input_type -> slimcp.v1.ExplainRouteRequest
-	4,  // 10: slimcp.v1.ClusterService.Convergence:input_type -> slimcp.v1.ConvergenceRequest
-	6,  // 11: slimcp.v1.ClusterService.ApplyFleetConfig:input_type -> slimcp.v1.ApplyFleetConfigRequest
-	8,  // 12: slimcp.v1.ClusterService.ClusterStatus:input_type -> slimcp.v1.ClusterStatusRequest
-	11, // 13: slimcp.v1.ClusterService.Init:input_type -> slimcp.v1.InitRequest
-	13, // 14: slimcp.v1.ClusterService.Join:input_type -> slimcp.v1.JoinClusterRequest
-	15, // 15: slimcp.v1.ClusterService.Leave:input_type -> slimcp.v1.LeaveRequest
-	17, // 16: slimcp.v1.ClusterService.RemoveReplica:input_type -> slimcp.v1.RemoveReplicaRequest
-	19, // 17: slimcp.v1.ClusterService.PromoteReplica:input_type -> slimcp.v1.PromoteReplicaRequest
-	21, // 18: slimcp.v1.ClusterService.DemoteReplica:input_type -> slimcp.v1.DemoteReplicaRequest
-	23, // 19: slimcp.v1.ClusterService.TransferLeadership:input_type -> slimcp.v1.TransferLeadershipRequest
-	25, // 20: slimcp.v1.ClusterService.FinalizeUpgrade:input_type -> slimcp.v1.FinalizeUpgradeRequest
-	29, // 21: slimcp.v1.ClusterService.SaveSnapshot:input_type -> slimcp.v1.SaveSnapshotRequest
-	31, // 22: slimcp.v1.ClusterService.RestoreSnapshot:input_type -> slimcp.v1.RestoreSnapshotRequest
-	3,  // 23: slimcp.v1.ClusterService.ExplainLink:output_type -> slimcp.v1.Explanation
-	3,  // 24: slimcp.v1.ClusterService.ExplainRoute:output_type -> slimcp.v1.Explanation
-	5,  // 25: slimcp.v1.ClusterService.Convergence:output_type -> slimcp.v1.ConvergenceResponse
-	7,  // 26: slimcp.v1.ClusterService.ApplyFleetConfig:output_type -> slimcp.v1.ApplyFleetConfigResponse
-	9,  // 27: slimcp.v1.ClusterService.ClusterStatus:output_type -> slimcp.v1.ClusterStatusResponse
-	12, // 28: slimcp.v1.ClusterService.Init:output_type -> slimcp.v1.InitResponse
-	14, // 29: slimcp.v1.ClusterService.Join:output_type -> slimcp.v1.JoinProgress
-	16, // 30: slimcp.v1.ClusterService.Leave:output_type -> slimcp.v1.LeaveResponse
-	18, // 31: slimcp.v1.ClusterService.RemoveReplica:output_type -> slimcp.v1.RemoveReplicaResponse
-	20, // 32: slimcp.v1.ClusterService.PromoteReplica:output_type -> slimcp.v1.PromoteReplicaResponse
-	22, // 33: slimcp.v1.ClusterService.DemoteReplica:output_type -> slimcp.v1.DemoteReplicaResponse
-	24, // 34: slimcp.v1.ClusterService.TransferLeadership:output_type -> slimcp.v1.TransferLeadershipResponse
-	26, // 35: slimcp.v1.ClusterService.FinalizeUpgrade:output_type -> slimcp.v1.FinalizeUpgradeResponse
-	30, // 36: slimcp.v1.ClusterService.SaveSnapshot:output_type -> slimcp.v1.SaveSnapshotResponse
-	33, // 37: slimcp.v1.ClusterService.RestoreSnapshot:output_type -> slimcp.v1.RestoreSnapshotResponse
-	23, // [23:38] is the sub-list for method output_type
-	8,  // [8:23] is the sub-list for method input_type
-	8,  // [8:8] is the sub-list for extension type_name
-	8,  // [8:8] is the sub-list for extension extendee
-	0,  // [0:8] is the sub-list for field type_name
+	36, // 0: slimcp.v1.ApplyFleetConfigRequest.config:type_name -> slimcp.v1.FleetConfig
+	36, // 1: slimcp.v1.PreviewFleetConfigRequest.config:type_name -> slimcp.v1.FleetConfig
+	12, // 2: slimcp.v1.ClusterStatusResponse.replicas:type_name -> slimcp.v1.ReplicaStatus
+	0,  // 3: slimcp.v1.ReplicaStatus.role:type_name -> slimcp.v1.ReplicaRole
+	0,  // 4: slimcp.v1.JoinProgress.role:type_name -> slimcp.v1.ReplicaRole
+	30, // 5: slimcp.v1.SnapshotInfo.records:type_name -> slimcp.v1.SnapshotRecords
+	29, // 6: slimcp.v1.SaveSnapshotResponse.info:type_name -> slimcp.v1.SnapshotInfo
+	34, // 7: slimcp.v1.RestoreSnapshotRequest.options:type_name -> slimcp.v1.RestoreOptions
+	29, // 8: slimcp.v1.RestoreSnapshotResponse.info:type_name -> slimcp.v1.SnapshotInfo
+	1,  // 9: slimcp.v1.ClusterService.ExplainLink:input_type -> slimcp.v1.ExplainLinkRequest
+	2,  // 10: slimcp.v1.ClusterService.ExplainRoute:input_type -> slimcp.v1.ExplainRouteRequest
+	4,  // 11: slimcp.v1.ClusterService.Convergence:input_type -> slimcp.v1.ConvergenceRequest
+	6,  // 12: slimcp.v1.ClusterService.ApplyFleetConfig:input_type -> slimcp.v1.ApplyFleetConfigRequest
+	8,  // 13: slimcp.v1.ClusterService.PreviewFleetConfig:input_type -> slimcp.v1.PreviewFleetConfigRequest
+	10, // 14: slimcp.v1.ClusterService.ClusterStatus:input_type -> slimcp.v1.ClusterStatusRequest
+	13, // 15: slimcp.v1.ClusterService.Init:input_type -> slimcp.v1.InitRequest
+	15, // 16: slimcp.v1.ClusterService.Join:input_type -> slimcp.v1.JoinClusterRequest
+	17, // 17: slimcp.v1.ClusterService.Leave:input_type -> slimcp.v1.LeaveRequest
+	19, // 18: slimcp.v1.ClusterService.RemoveReplica:input_type -> slimcp.v1.RemoveReplicaRequest
+	21, // 19: slimcp.v1.ClusterService.PromoteReplica:input_type -> slimcp.v1.PromoteReplicaRequest
+	23, // 20: slimcp.v1.ClusterService.DemoteReplica:input_type -> slimcp.v1.DemoteReplicaRequest
+	25, // 21: slimcp.v1.ClusterService.TransferLeadership:input_type -> slimcp.v1.TransferLeadershipRequest
+	27, // 22: slimcp.v1.ClusterService.FinalizeUpgrade:input_type -> slimcp.v1.FinalizeUpgradeRequest
+	31, // 23: slimcp.v1.ClusterService.SaveSnapshot:input_type -> slimcp.v1.SaveSnapshotRequest
+	33, // 24: slimcp.v1.ClusterService.RestoreSnapshot:input_type -> slimcp.v1.RestoreSnapshotRequest
+	3,  // 25: slimcp.v1.ClusterService.ExplainLink:output_type -> slimcp.v1.Explanation
+	3,  // 26: slimcp.v1.ClusterService.ExplainRoute:output_type -> slimcp.v1.Explanation
+	5,  // 27: slimcp.v1.ClusterService.Convergence:output_type -> slimcp.v1.ConvergenceResponse
+	7,  // 28: slimcp.v1.ClusterService.ApplyFleetConfig:output_type -> slimcp.v1.ApplyFleetConfigResponse
+	9,  // 29: slimcp.v1.ClusterService.PreviewFleetConfig:output_type -> slimcp.v1.PreviewFleetConfigResponse
+	11, // 30: slimcp.v1.ClusterService.ClusterStatus:output_type -> slimcp.v1.ClusterStatusResponse
+	14, // 31: slimcp.v1.ClusterService.Init:output_type -> slimcp.v1.InitResponse
+	16, // 32: slimcp.v1.ClusterService.Join:output_type -> slimcp.v1.JoinProgress
+	18, // 33: slimcp.v1.ClusterService.Leave:output_type -> slimcp.v1.LeaveResponse
+	20, // 34: slimcp.v1.ClusterService.RemoveReplica:output_type -> slimcp.v1.RemoveReplicaResponse
+	22, // 35: slimcp.v1.ClusterService.PromoteReplica:output_type -> slimcp.v1.PromoteReplicaResponse
+	24, // 36: slimcp.v1.ClusterService.DemoteReplica:output_type -> slimcp.v1.DemoteReplicaResponse
+	26, // 37: slimcp.v1.ClusterService.TransferLeadership:output_type -> slimcp.v1.TransferLeadershipResponse
+	28, // 38: slimcp.v1.ClusterService.FinalizeUpgrade:output_type -> slimcp.v1.FinalizeUpgradeResponse
+	32, // 39: slimcp.v1.ClusterService.SaveSnapshot:output_type -> slimcp.v1.SaveSnapshotResponse
+	35, // 40: slimcp.v1.ClusterService.RestoreSnapshot:output_type -> slimcp.v1.RestoreSnapshotResponse
+	25, // [25:41] is the sub-list for method output_type
+	9,  // [9:25] is the sub-list for method input_type
+	9,  // [9:9] is the sub-list for extension type_name
+	9,  // [9:9] is the sub-list for extension extendee
+	0,  // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_proto_slimcp_v1_cluster_proto_init() }
@@ -2192,12 +2343,12 @@ func file_proto_slimcp_v1_cluster_proto_init() {
 		return
 	}
 	file_proto_slimcp_v1_types_proto_init()
-	file_proto_slimcp_v1_cluster_proto_msgTypes[9].OneofWrappers = []any{}
-	file_proto_slimcp_v1_cluster_proto_msgTypes[29].OneofWrappers = []any{
+	file_proto_slimcp_v1_cluster_proto_msgTypes[11].OneofWrappers = []any{}
+	file_proto_slimcp_v1_cluster_proto_msgTypes[31].OneofWrappers = []any{
 		(*SaveSnapshotResponse_Data)(nil),
 		(*SaveSnapshotResponse_Info)(nil),
 	}
-	file_proto_slimcp_v1_cluster_proto_msgTypes[30].OneofWrappers = []any{
+	file_proto_slimcp_v1_cluster_proto_msgTypes[32].OneofWrappers = []any{
 		(*RestoreSnapshotRequest_Options)(nil),
 		(*RestoreSnapshotRequest_Data)(nil),
 	}
@@ -2207,7 +2358,7 @@ func file_proto_slimcp_v1_cluster_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_proto_slimcp_v1_cluster_proto_rawDesc), len(file_proto_slimcp_v1_cluster_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   33,
+			NumMessages:   35,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -25,6 +25,7 @@ const (
 	ClusterService_ExplainRoute_FullMethodName       = "/slimcp.v1.ClusterService/ExplainRoute"
 	ClusterService_Convergence_FullMethodName        = "/slimcp.v1.ClusterService/Convergence"
 	ClusterService_ApplyFleetConfig_FullMethodName   = "/slimcp.v1.ClusterService/ApplyFleetConfig"
+	ClusterService_PreviewFleetConfig_FullMethodName = "/slimcp.v1.ClusterService/PreviewFleetConfig"
 	ClusterService_ClusterStatus_FullMethodName      = "/slimcp.v1.ClusterService/ClusterStatus"
 	ClusterService_Init_FullMethodName               = "/slimcp.v1.ClusterService/Init"
 	ClusterService_Join_FullMethodName               = "/slimcp.v1.ClusterService/Join"
@@ -51,6 +52,9 @@ type ClusterServiceClient interface {
 	Convergence(ctx context.Context, in *ConvergenceRequest, opts ...grpc.CallOption) (*ConvergenceResponse, error)
 	// ApplyFleetConfig makes a fleet configuration the active one.
 	ApplyFleetConfig(ctx context.Context, in *ApplyFleetConfigRequest, opts ...grpc.CallOption) (*ApplyFleetConfigResponse, error)
+	// PreviewFleetConfig says what a fleet configuration would change, and changes
+	// nothing.
+	PreviewFleetConfig(ctx context.Context, in *PreviewFleetConfigRequest, opts ...grpc.CallOption) (*PreviewFleetConfigResponse, error)
 	// ClusterStatus says how the cluster is doing, as the replica asked sees it.
 	ClusterStatus(ctx context.Context, in *ClusterStatusRequest, opts ...grpc.CallOption) (*ClusterStatusResponse, error)
 	// Init makes the replica asked the first member of a new cluster.
@@ -120,6 +124,16 @@ func (c *clusterServiceClient) ApplyFleetConfig(ctx context.Context, in *ApplyFl
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ApplyFleetConfigResponse)
 	err := c.cc.Invoke(ctx, ClusterService_ApplyFleetConfig_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *clusterServiceClient) PreviewFleetConfig(ctx context.Context, in *PreviewFleetConfigRequest, opts ...grpc.CallOption) (*PreviewFleetConfigResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PreviewFleetConfigResponse)
+	err := c.cc.Invoke(ctx, ClusterService_PreviewFleetConfig_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -270,6 +284,9 @@ type ClusterServiceServer interface {
 	Convergence(context.Context, *ConvergenceRequest) (*ConvergenceResponse, error)
 	// ApplyFleetConfig makes a fleet configuration the active one.
 	ApplyFleetConfig(context.Context, *ApplyFleetConfigRequest) (*ApplyFleetConfigResponse, error)
+	// PreviewFleetConfig says what a fleet configuration would change, and changes
+	// nothing.
+	PreviewFleetConfig(context.Context, *PreviewFleetConfigRequest) (*PreviewFleetConfigResponse, error)
 	// ClusterStatus says how the cluster is doing, as the replica asked sees it.
 	ClusterStatus(context.Context, *ClusterStatusRequest) (*ClusterStatusResponse, error)
 	// Init makes the replica asked the first member of a new cluster.
@@ -316,6 +333,9 @@ func (UnimplementedClusterServiceServer) Convergence(context.Context, *Convergen
 }
 func (UnimplementedClusterServiceServer) ApplyFleetConfig(context.Context, *ApplyFleetConfigRequest) (*ApplyFleetConfigResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ApplyFleetConfig not implemented")
+}
+func (UnimplementedClusterServiceServer) PreviewFleetConfig(context.Context, *PreviewFleetConfigRequest) (*PreviewFleetConfigResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method PreviewFleetConfig not implemented")
 }
 func (UnimplementedClusterServiceServer) ClusterStatus(context.Context, *ClusterStatusRequest) (*ClusterStatusResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ClusterStatus not implemented")
@@ -439,6 +459,24 @@ func _ClusterService_ApplyFleetConfig_Handler(srv interface{}, ctx context.Conte
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(ClusterServiceServer).ApplyFleetConfig(ctx, req.(*ApplyFleetConfigRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ClusterService_PreviewFleetConfig_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PreviewFleetConfigRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ClusterServiceServer).PreviewFleetConfig(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ClusterService_PreviewFleetConfig_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ClusterServiceServer).PreviewFleetConfig(ctx, req.(*PreviewFleetConfigRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -638,6 +676,10 @@ var ClusterService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ApplyFleetConfig",
 			Handler:    _ClusterService_ApplyFleetConfig_Handler,
+		},
+		{
+			MethodName: "PreviewFleetConfig",
+			Handler:    _ClusterService_PreviewFleetConfig_Handler,
 		},
 		{
 			MethodName: "ClusterStatus",

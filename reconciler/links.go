@@ -303,16 +303,21 @@ func (d *driver) firstAnswered(flight *flight, first southbound.First, answer so
 // of a link which its other end lists (protocol C10).
 const disagreeAfter = 3
 
-// connectionMissing handles a node's word that it has no connection of a link, to
-// what was sent by the view. The lists of both ends tell what is left of it; the
-// routes over it wait.
+// connectionMissing handles an answer in which a node says, once or more often,
+// that it has no connection of a link. The answer is about the connection of the
+// view by which the command was made. The lists of both ends tell what is left of
+// it; the routes over it wait.
 func (d *driver) connectionMissing(sent *fsm.View, linkID string) {
 	view := d.l.view()
-	if d.waits(view, linkID) {
-		return // said of another route of the same command
-	}
 	dialled := sourceSession(sent, linkID)
 	link, ok := view.Link(linkID)
+	if ok && dialled != sourceSession(view, linkID) {
+		// The source has registered again since, and dials the link anew: of that
+		// connection nothing was said. The routes are compared when the lists are read.
+		delete(d.missing, linkID)
+		d.listsWanted = true
+		return
+	}
 	if ok && !d.l.hasSession(link.SourceNode) {
 		// The ends do not disagree. The source comes back, or who takes over from
 		// it dials the same link.

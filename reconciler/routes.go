@@ -223,8 +223,18 @@ func (d *driver) sendSets(view *fsm.View, node *fsm.Node, next step) {
 	}
 	d.call(southbound.Call{Command: command}, func(answer southbound.Answer) {
 		acks := routeAcks(answer.Ack)
+		missing := map[string]struct{}{}
 		for _, key := range next.sets {
-			d.set(view, node, key, acks[key])
+			ack := acks[key]
+			if connectionMissing(ack.GetErrorMsg()) {
+				missing[key.linkID] = struct{}{}
+				continue
+			}
+			d.set(view, node, key, ack)
+		}
+		for linkID := range missing {
+			d.connectionMissing(view, linkID)
+			d.batch.blocked = true
 		}
 		d.batch.at = next.upTo
 		d.routesNoted = true
@@ -277,9 +287,6 @@ func (d *driver) set(view *fsm.View, node *fsm.Node, key routeKey, ack *controll
 		held.routes[key.name] = heldRoute{}
 		delete(d.failures, key)
 		delete(d.missing, key.linkID)
-	case connectionMissing(text):
-		d.connectionMissing(view, key.linkID)
-		d.batch.blocked = true
 	case ack == nil:
 		d.routeFailed(view, node, key, "the node's answer does not mention the route")
 	default:

@@ -242,7 +242,7 @@ func (d *desk) table(node string) []*controllerpb.RouteEntry {
 
 // FirstCommand implements Nodes.
 func (d *desk) FirstCommand(fsm.SessionName) (southbound.First, bool) {
-	return southbound.First{}, false
+	return southbound.First{Continued: true}, false
 }
 
 // End implements Nodes.

@@ -220,15 +220,15 @@ func (d *driver) requeue(what look, delay time.Duration) {
 }
 
 // begin takes over the first command, which is in flight (protocol C3). It
-// returns false while the stream cannot be called.
+// returns false while the stream cannot be called. Only the stream tells whether
+// its first command was answered: that the log has the session as resumed, or has
+// not, says nothing about that.
 func (d *driver) begin() bool {
 	first, ok := d.l.Nodes.FirstCommand(d.session.Name)
+	d.begun, d.continued = ok || first.Continued, first.Continued
 	if !ok {
-		// The stream answered its first command long ago, or is not ready yet.
-		d.begun, d.continued = d.session.Resumed, d.session.Resumed
 		return d.begun
 	}
-	d.begun = true
 	flight := d.occupy()
 	first.OnAnswer(
 		func(answer southbound.Answer) { d.firstAnswered(flight, first, answer) },

@@ -209,10 +209,13 @@ func (a *attachment) firstCommand(session fsm.SessionName) (First, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	h, ok := a.sessions[session.Counter]
-	if !ok || !a.calling || h.session != session || h.first == nil {
+	if !ok || !a.calling || h.session != session {
 		return First{}, false
 	}
-	first := *h.first
+	first, ok := h.firstCommand()
+	if !ok {
+		return first, false
+	}
 	first.relayed = func(done func(Answer), late func()) {
 		a.call(&slimcppb.RelayCall{
 			Kind: slimcppb.CallKind_CALL_KIND_FIRST, Term: a.custody.term, NodeId: h.nodeID, Session: session.Proto(),

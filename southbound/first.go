@@ -33,6 +33,9 @@ type First struct {
 	// Command is nil if there was nothing to push: the message then asks for the
 	// node's connections (protocol N7).
 	Command *controllerpb.ConfigurationCommand
+	// Continued: the stream was registered before under another name and has
+	// answered its first message then, so that there is none to take over.
+	Continued bool
 
 	answer *future
 	// relayed is set, instead of answer, if another replica holds the stream.
@@ -49,17 +52,17 @@ func (f First) OnAnswer(done func(Answer), late func()) {
 	f.answer.then(done, late)
 }
 
-// FirstCommand returns the first message of a session. It returns false before
-// the stream is ready for calls (see Hooks), and for a session whose stream was
-// registered before under another name and has answered then.
+// FirstCommand returns the first message of a session. It returns false if there
+// is none: before the stream is ready for calls (see Hooks), and for a stream that
+// can be called and has answered its first message before (see First.Continued).
 func (s *Service) FirstCommand(session fsm.SessionName) (First, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st, ok := s.sessions[session]
-	if !ok || st.firstOf != session {
+	if !ok {
 		return First{}, false
 	}
-	return *st.first, true
+	return st.held(session).firstCommand()
 }
 
 // buildFirst builds the first command for a node: the plain links that it dials,

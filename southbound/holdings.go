@@ -23,7 +23,14 @@ type holdings struct {
 type held struct {
 	nodeID  string
 	session fsm.SessionName
-	first   *First // nil: see Service.FirstCommand
+	first   *First // nil: see First.Continued
+}
+
+func (h held) firstCommand() (First, bool) {
+	if h.first == nil {
+		return First{Continued: true}, false
+	}
+	return *h.first, true
 }
 
 func (s *Service) holdings() holdings {

@@ -1,6 +1,7 @@
 package reconciler
 
 import (
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -14,9 +15,12 @@ const (
 	// auditNames and auditBytes bound one command about an audit.
 	auditNames = 1000
 	auditBytes = 256 << 10
-	// doubtPatience is how long a doubted withdrawal waits for the node's list
-	// before it stands (protocol N8).
-	doubtPatience = 2 * time.Second
+	// doubtTimeout is how long a doubted withdrawal waits for the node's own answer
+	// about the name before it stands (protocol N8). A node that dials one dead
+	// endpoint answers within it.
+	doubtTimeout = 5 * time.Second
+	// doubtInterval is how often the doubted names of a node are looked through.
+	doubtInterval = time.Second
 )
 
 // audit compares what the state says that a node announces with the names that
@@ -32,12 +36,23 @@ func (d *driver) audit(view *fsm.View, routes []*controllerpb.RouteEntry) []*sli
 	chunks := &auditChunks{asked: view.Index()}
 	for name := range view.NamesOf(d.id) {
 		if _, served := local[name]; !served {
+			delete(d.withdrawn, name)
 			chunks.add(name, func(a *slimcppb.Audit) *[]*slimcppb.Name { return &a.Absent })
 			continue
+		}
+		if _, withdrawn := d.withdrawn[name]; withdrawn {
+			// The node serves it after all, but this answer cannot bring it back: it was
+			// asked for before the withdrawal was let stand.
+			d.listsWanted = true
 		}
 		delete(local, name)
 		if doubted(view, d.id, name) {
 			chunks.add(name, func(a *slimcppb.Audit) *[]*slimcppb.Name { return &a.Kept })
+		}
+	}
+	for name := range d.withdrawn {
+		if !announces(view, d.id, name) {
+			delete(d.withdrawn, name) // this answer tells what is to be said of it
 		}
 	}
 	for name := range local {
@@ -57,17 +72,32 @@ func servedLocally(entry *controllerpb.RouteEntry) bool {
 	return false
 }
 
-func doubted(view *fsm.View, nodeID string, name fsm.Name) bool {
+func announcerOf(view *fsm.View, nodeID string, name fsm.Name) (fsm.Announcer, bool) {
 	record, ok := view.NameRecord(name)
 	if !ok {
-		return false
+		return fsm.Announcer{}, false
 	}
-	for _, announcer := range record.Announcers {
-		if announcer.NodeID == nodeID {
-			return announcer.DoubtedAt > 0
-		}
+	at := slices.IndexFunc(record.Announcers, func(a fsm.Announcer) bool { return a.NodeID == nodeID })
+	if at < 0 {
+		return fsm.Announcer{}, false
 	}
-	return false
+	return record.Announcers[at], true
+}
+
+func announces(view *fsm.View, nodeID string, name fsm.Name) bool {
+	_, ok := announcerOf(view, nodeID, name)
+	return ok
+}
+
+func doubted(view *fsm.View, nodeID string, name fsm.Name) bool {
+	announcer, _ := announcerOf(view, nodeID, name)
+	return announcer.DoubtedAt > 0
+}
+
+// doubt is a doubted withdrawal since this leader knows of it.
+type doubt struct {
+	index uint64 // of the withdrawal
+	since time.Time
 }
 
 // auditChunks cuts an audit into commands of bounded size.
@@ -91,7 +121,9 @@ func (c *auditChunks) add(name fsm.Name, list func(*slimcppb.Audit) *[]*slimcppb
 	c.bytes += size
 }
 
-// settleDoubts lets doubted withdrawals stand that no list has settled in time.
+// settleDoubts lets those doubted withdrawals stand that no list has settled in
+// their time, which is that of each name: a node may withdraw one name after the
+// other.
 func (d *driver) settleDoubts() {
 	view := d.l.view()
 	d.mu.Lock()
@@ -100,10 +132,24 @@ func (d *driver) settleDoubts() {
 		return
 	}
 	chunks := &auditChunks{asked: view.Index()}
+	open := map[fsm.Name]doubt{}
 	for name := range view.NamesOf(d.id) {
-		if doubted(view, d.id, name) {
+		announcer, _ := announcerOf(view, d.id, name)
+		if announcer.DoubtedAt == 0 {
+			continue
+		}
+		known, ok := d.doubts[name]
+		if !ok || known.index != announcer.DoubtedAt {
+			known = doubt{index: announcer.DoubtedAt, since: time.Now()}
+		}
+		open[name] = known
+		if time.Since(known.since) >= doubtTimeout-doubtInterval {
+			d.withdrawn[name] = struct{}{}
 			chunks.add(name, func(a *slimcppb.Audit) *[]*slimcppb.Name { return &a.Absent })
 		}
+	}
+	if d.doubts = open; len(open) > 0 {
+		d.l.clocks.AddAfter(clockKey(clockDoubts, d.id), doubtInterval)
 	}
 	for _, audit := range chunks.done {
 		d.l.outbox.send(outgoing{command: d.observed(&slimcppb.Observed{Audit: audit})})

@@ -22,7 +22,7 @@ const (
 	clockDoubled  = "doubled"  // read them when the older of two connections has ended
 	clockSweep    = "sweep"    // look at a node once a period
 	clockLeftover = "leftover" // find the source of a connection that no link has
-	clockDoubts   = "doubts"   // let a node's doubted withdrawals stand
+	clockDoubts   = "doubts"   // look through the doubted withdrawals of a node
 	clockSource   = "source"   // read the lists of a link's source
 	clockLink     = "link"     // look at a link that nobody has claimed
 	clockNode     = "node"     // look at a node without a session, or leaving

@@ -46,6 +46,11 @@ type driver struct {
 	linksNoted        bool // looked at while the slot was taken
 	routesNoted       bool
 
+	doubts map[fsm.Name]doubt // when they were last looked through
+	// withdrawn are names whose doubted withdrawal was let stand, until the node's
+	// own answer about them.
+	withdrawn map[fsm.Name]struct{}
+
 	batch    batch
 	failures map[routeKey]fsm.RouteFailure
 	retries  map[string]retry // dials of failed links, by link id
@@ -96,10 +101,14 @@ func newDriver(l *leadership, node *fsm.Node, session fsm.Session, index uint64)
 		retries:     map[string]retry{},
 		missing:     map[string]int{},
 		held:        map[string]hold{},
+		withdrawn:   map[fsm.Name]struct{}{},
 	}
 }
 
-func (d *driver) start() { d.l.enqueue(d.id) }
+func (d *driver) start() {
+	d.l.enqueue(d.id)
+	d.l.clocks.AddAfter(clockKey(clockDoubts, d.id), doubtInterval) // the state may have some
+}
 
 // stop ends the driver: answers that come later are ignored.
 func (d *driver) stop(why error) {

@@ -122,7 +122,7 @@ func (l *leadership) wake(changes fsm.Changes, view *fsm.View) {
 		if d, ok := l.driver(id); ok {
 			d.wantLists()
 			l.links.Add(id)
-			l.clocks.AddAfter(clockKey(clockDoubts, id), doubtPatience)
+			l.clocks.AddAfter(clockKey(clockDoubts, id), doubtInterval)
 		}
 	}
 	for _, id := range changes.Disputes {

@@ -1,0 +1,111 @@
+package reconciler_test
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/slim-cp/slim-cp/dataplane"
+	dataplanepb "github.com/slim-cp/slim-cp/proto/dataplane/v1"
+	"github.com/slim-cp/slim-cp/southbound"
+	"github.com/slim-cp/slim-cp/test/world"
+)
+
+// slowLists makes the route lists of nodes come late.
+func slowLists(w *world.World, delay time.Duration) {
+	w.Taps.Set(func(call *southbound.Call) func(*southbound.Answer) {
+		if !call.ListRoutes {
+			return nil
+		}
+		return func(*southbound.Answer) { pass(delay) }
+	})
+}
+
+func announced(w *world.World, node *dataplane.Node, name *dataplanepb.Name) bool {
+	return slices.Contains(slices.Collect(w.View().NamesOf(node.ID())), world.Key(name))
+}
+
+// When a link ends each end withdraws the names that it routed, also those that it
+// serves itself. They stay: the node says so in its list, which takes its time if
+// the node is dialling.
+func TestSlowListKeepsAServedName(t *testing.T) {
+	world.Run(t, noSweep(world.Options{}), func(t *testing.T, w *world.World) {
+		a, b := w.Join("a", "n"), w.Join("b", "n")
+		x := world.Name("x")
+		a.Announce(x)
+		b.Announce(x)
+		w.Settle()
+		slowLists(w, 2500*time.Millisecond)
+		w.Network.Break(w.Link("a", "b").ID)
+		for range 100 {
+			pass(100 * time.Millisecond)
+			if !announced(w, a, x) || !announced(w, b, x) {
+				t.Fatalf("a name that is served has gone: at a %v, at b %v", announced(w, a, x), announced(w, b, x))
+			}
+		}
+		w.Taps.Set(nil)
+		w.Settle()
+	})
+}
+
+// A list that comes when the withdrawal stands already cannot be used for the name,
+// and another one is read at once.
+func TestServedNameComesBackWithALateList(t *testing.T) {
+	world.Run(t, noSweep(world.Options{}), func(t *testing.T, w *world.World) {
+		a, b := w.Join("a", "n"), w.Join("b", "n")
+		x := world.Name("x")
+		a.Announce(x)
+		b.Announce(x)
+		w.Settle()
+		slowLists(w, 9*time.Second)
+		w.Network.Break(w.Link("a", "b").ID)
+		pass(8 * time.Second)
+		if announced(w, a, x) || announced(w, b, x) {
+			t.Errorf("withdrawals without an answer stand after 8 s: at a %v, at b %v", !announced(w, a, x), !announced(w, b, x))
+		}
+		w.Taps.Set(nil)
+		w.Eventually("the name is back", 3*time.Second, func() error {
+			if !announced(w, a, x) || !announced(w, b, x) {
+				return errors.New("it is not")
+			}
+			return nil
+		})
+		w.Settle()
+	})
+}
+
+// Each name has its own time: that of one withdrawal is not up because that of
+// another one is.
+func TestEachDoubtHasItsOwnTime(t *testing.T) {
+	world.Run(t, noSweep(world.Options{}), func(t *testing.T, w *world.World) {
+		w.Join("b", "n")
+		a := w.Join("a", "n")
+		x, y := world.Name("x"), world.Name("y")
+		a.Announce(x)
+		a.Announce(y)
+		w.Settle()
+		a.CloseStream() // it says both again, so that a withdrawal is doubted
+		w.Settle()
+		slowLists(w, 30*time.Second)
+		a.Withdraw(x)
+		pass(3500 * time.Millisecond)
+		if !announced(w, a, x) {
+			t.Error("the first withdrawal stands already")
+		}
+		a.Withdraw(y)
+		pass(3 * time.Second)
+		if announced(w, a, x) {
+			t.Error("the first withdrawal does not stand after 6.5 s")
+		}
+		if !announced(w, a, y) {
+			t.Error("the second withdrawal stands after 3 s")
+		}
+		pass(4 * time.Second)
+		if announced(w, a, y) {
+			t.Error("the second withdrawal does not stand after 7 s")
+		}
+		w.Taps.Set(nil)
+		w.Settle()
+	})
+}

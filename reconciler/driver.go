@@ -87,6 +87,7 @@ type flight struct {
 }
 
 func newDriver(l *leadership, node *fsm.Node, session fsm.Session, index uint64) *driver {
+	l.deletions.unread.Add(1)
 	return &driver{
 		l:           l,
 		id:          node.ID,
@@ -114,6 +115,9 @@ func (d *driver) start() {
 func (d *driver) stop(why error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.stopped == nil && !d.mirror.listed {
+		d.l.deletions.unread.Add(-1)
+	}
 	d.stopped = why
 	if d.flight != nil && d.flight.request != nil {
 		d.flight.request.finish(why)

@@ -36,6 +36,10 @@ func (d *driver) reconcileLinks(view *fsm.View, node *fsm.Node) {
 	// and what needs credentials follows alone.
 	var secure []*fsm.Link
 	plan.creates, secure = splitLinks(plan.creates)
+	if wait := d.l.deletionsWait(view); wait > 0 && len(secure) > 0 && d.mirror.routed() {
+		secure = nil // a full state takes from the node what it does not name
+		d.l.links.AddAfter(d.id, wait)
+	}
 	switch {
 	case len(plan.deletes)+len(plan.creates) > 0:
 		d.sendLinks(view, plan)

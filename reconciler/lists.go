@@ -121,6 +121,9 @@ func (d *driver) connectionsListed(view *fsm.View, connections []*controllerpb.C
 // listed takes the node's lists: they replace the mirror, and what they say of
 // the node's own links and names goes to the log.
 func (d *driver) listed(view *fsm.View, connections []*controllerpb.ConnectionEntry, routes []*controllerpb.RouteEntry) {
+	if !d.mirror.listed {
+		d.l.deletions.unread.Add(-1)
+	}
 	drifted := d.mirror.load(connections, routes, d.knowledge(view))
 	if d.mirror.doubled() {
 		// The older of two connections with one id is about to end (protocol C12).

@@ -143,6 +143,16 @@ func (m *mirror) differs(connections []*controllerpb.ConnectionEntry, known know
 	return false
 }
 
+// routed reports whether the node holds any route.
+func (m *mirror) routed() bool {
+	for _, held := range m.links {
+		if len(held.routes) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
 func (m *mirror) doubled() bool {
 	for _, held := range m.links {
 		if held.doubled {

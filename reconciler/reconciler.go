@@ -76,7 +76,8 @@ var ErrNotLeading = errors.New("this replica does not lead")
 
 // Reconciler makes the drivers of a leadership while there is one.
 type Reconciler struct {
-	options Options
+	options     Options
+	generations generations
 
 	mu     sync.Mutex
 	leader *leadership // nil while this replica does not lead
@@ -103,6 +104,9 @@ func New(options Options) *Reconciler {
 // all of its goroutines have.
 func (r *Reconciler) Run(ctx context.Context, term uint64) {
 	l := newLeadership(r.options, term)
+	if l.generations = &r.generations; l.generations.restored(l.view()) {
+		l.deletions.begin(r.options.DepartureHold)
+	}
 	r.mu.Lock()
 	r.leader = l
 	r.mu.Unlock()
@@ -141,6 +145,9 @@ type leadership struct {
 
 	outbox *outbox
 	ghosts *ghostLog
+
+	generations *generations
+	deletions   deletionHold
 
 	// current is the view up to which every change was handed to the drivers.
 	current atomic.Pointer[fsm.View]

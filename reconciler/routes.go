@@ -181,6 +181,11 @@ func (d *driver) compare(view *fsm.View, node *fsm.Node, fan fsm.Fan, name fsm.N
 		if !live || !link.Live() || (link.SourceNode != node.ID && link.DestNode != node.ID) {
 			continue // it goes with its connection
 		}
+		if wait := d.l.deletionsWait(view); wait > 0 {
+			d.batch.blocked = true // the name may be one that the state has yet to learn of
+			d.l.clocks.AddAfter(clockKey(clockMark, d.id), wait)
+			continue
+		}
 		if route.ghost {
 			d.exorcise(link, announced)
 		} else {

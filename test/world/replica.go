@@ -1,6 +1,7 @@
 package world
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -55,6 +56,25 @@ func (l *raftLog) append(term uint64, command *slimcppb.Command) (fsm.Result, er
 	logged.Schema = l.store.View().ActiveSchema()
 	logged.TimeUnixNanos, logged.Seed = time.Now().UnixNano(), l.random.Uint64()
 	return l.store.Apply(l.index, term, &slimcppb.Entry{Commands: []*slimcppb.Command{logged}})[0], nil
+}
+
+// save returns the state as a snapshot.
+func (l *raftLog) save() ([]byte, error) {
+	var saved bytes.Buffer
+	err := l.store.View().Snapshot().Write(&saved)
+	return saved.Bytes(), err
+}
+
+// restore replaces the state as a leader does.
+func (l *raftLog) restore(saved []byte) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var rewritten bytes.Buffer
+	options := fsm.RestoreOptions{Now: time.Now()}
+	if _, err := fsm.RewriteSnapshot(&rewritten, bytes.NewReader(saved), l.store.View(), options); err != nil {
+		return err
+	}
+	return l.store.Restore(&rewritten)
 }
 
 // nextTerm begins a term.

@@ -211,6 +211,27 @@ func (w *World) Resign() {
 	b.resign = nil
 }
 
+// Save returns a backup of the state.
+func (w *World) Save() []byte {
+	w.t.Helper()
+	saved, err := w.log.save()
+	if err != nil {
+		w.t.Fatal("save:", err)
+	}
+	return saved
+}
+
+// Restore replaces the state by a backup. The streams of the nodes live on, and the
+// replica leads anew.
+func (w *World) Restore(saved []byte) {
+	w.t.Helper()
+	w.Resign()
+	if err := w.log.restore(saved); err != nil {
+		w.t.Fatal("restore:", err)
+	}
+	w.Lead()
+}
+
 // Restart stops the replica's process as an operator does and starts it again.
 // The streams of all nodes end.
 func (w *World) Restart() {

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"io"
 	"sync"
 	"time"
 
@@ -14,6 +15,7 @@ type disk struct {
 	problem   error     // of the last write to the log; nil: it succeeded
 	progress  time.Time // the log or the snapshot grew, or was opened
 	installed time.Time // the last snapshot was begun
+	moved     time.Time // a part of a snapshot was written, or read into the state
 }
 
 func (d *disk) wrote(err error) {
@@ -60,6 +62,21 @@ func (d *disk) sinceSnapshot() time.Duration {
 	return time.Since(d.installed)
 }
 
+// snapshotMoved notes that a snapshot is on its way.
+func (d *disk) snapshotMoved() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.moved = time.Now()
+}
+
+// sinceSnapshotBytes is how long ago a part of a snapshot was written or read; very
+// long if none was yet.
+func (d *disk) sinceSnapshotBytes() time.Duration {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return time.Since(d.moved)
+}
+
 // notedLogs is a log store whose writes are noted.
 type notedLogs struct {
 	raft.LogStore
@@ -86,6 +103,29 @@ func (s notedSnapshots) Create(version raft.SnapshotVersion, index, term uint64,
 	sink, err := s.SnapshotStore.Create(version, index, term, configuration, configurationIndex, transport)
 	if err == nil {
 		s.disk.snapshotBegun()
+		sink = notedSink{SnapshotSink: sink, disk: s.disk}
 	}
 	return sink, err
+}
+
+// notedSink is a snapshot that is written part by part.
+type notedSink struct {
+	raft.SnapshotSink
+	disk *disk
+}
+
+func (s notedSink) Write(p []byte) (int, error) {
+	s.disk.snapshotMoved()
+	return s.SnapshotSink.Write(p)
+}
+
+// notedReader is a snapshot that is read part by part.
+type notedReader struct {
+	io.Reader
+	moved func()
+}
+
+func (r notedReader) Read(p []byte) (int, error) {
+	r.moved()
+	return r.Reader.Read(p)
 }

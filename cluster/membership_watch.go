@@ -32,6 +32,7 @@ func (r *Replica) startNetwork(ctx context.Context) {
 	slimcppb.RegisterReplicaServiceServer(r.network.server, service{Replica: r})
 	r.watch.Go(func() { r.keepMembership(ctx) })
 	r.watch.Go(func() { r.catchUp(ctx) })
+	r.watch.Go(func() { r.watchProgress(ctx) })
 	r.LeadWith(r.barRemoved)
 	r.LeadWith(r.runAutopilot)
 	r.LeadWith(r.keepAddress)
@@ -56,6 +57,16 @@ func (r *Replica) RegisterPeerService(register func(grpc.ServiceRegistrar)) {
 
 // CountSessions sets what counts the sessions on this replica, for its status.
 func (r *Replica) CountSessions(count func() int) { r.sessions.Store(&count) }
+
+// ReportServing sets what says whether this replica serves nodes, for its status.
+// Without it a replica serves when it is ready.
+func (r *Replica) ReportServing(serves func() bool) { r.serving.Store(&serves) }
+
+// serves reports whether this replica has caught up and serves nodes.
+func (r *Replica) serves() bool {
+	serving := r.serving.Load()
+	return r.Ready() && (serving == nil || (*serving)())
+}
 
 func (r *Replica) closeNetwork() error {
 	if r.network == nil {

@@ -358,8 +358,7 @@ func (p *proposer) handOver(batch []*proposal) {
 // call is with Raft, so that a barrier behind it is behind them all.
 func (p *proposer) settle() {
 	p.handing.Lock()
-	//lint:ignore SA2001 to have held it is all
-	p.handing.Unlock()
+	defer p.handing.Unlock()
 }
 
 // refuseEarly refuses what comes while no leadership has started its work:

@@ -42,9 +42,11 @@ type Replica struct {
 	restoring     sync.Mutex // held while a snapshot is received and installed
 	noteRemoval   sync.Once  // that this replica was removed
 	checkpoints   checkpoints
+	health        health
 	draining      atomic.Bool
 	caughtUp      atomic.Bool
 	sessions      atomic.Pointer[func() int]
+	serving       atomic.Pointer[func() bool]
 
 	stopWork  context.CancelFunc // ends lead
 	work      sync.WaitGroup     // lead
@@ -184,7 +186,7 @@ func (r *Replica) startRaft(config *raft.Config) error {
 	if wrap := r.options.wrapStable; wrap != nil {
 		stable = wrap(stable)
 	}
-	machine := &stateMachine{store: r.store, fail: r.fail, leaderStarted: r.readiness.poke}
+	machine := &stateMachine{store: r.store, fail: r.fail, leaderStarted: r.readiness.poke, snapshotMoved: r.storage.disk.snapshotMoved}
 	logs = &watchedLogs{LogStore: logs, watchdog: dog, logger: r.logger}
 	if r.network != nil {
 		// What was just written is about to be sent to the others.
@@ -261,6 +263,7 @@ func (r *Replica) startWork(elections <-chan bool) {
 	r.watch.Go(func() { r.watchLeader(watch) })
 	r.watch.Go(func() { r.supervise(watch) })
 	r.work.Go(func() { r.lead(work) })
+	r.LeadWith(r.runProbes)
 	if r.options.Peers != nil {
 		r.startNetwork(watch)
 	}

@@ -35,6 +35,20 @@ func (r *Replica) SaveSnapshot(ctx context.Context, w io.Writer) (fsm.SnapshotIn
 	if err != nil {
 		return fsm.SnapshotInfo{}, err
 	}
+	return writeSnapshot(view, w)
+}
+
+// SaveStaleSnapshot writes what this replica has applied, which may be old and needs no
+// leader: one whose quorum is lost for good has nothing better.
+func (r *Replica) SaveStaleSnapshot(w io.Writer) (fsm.SnapshotInfo, error) {
+	view := r.store.View()
+	if view.ClusterID() == "" {
+		return fsm.SnapshotInfo{}, fmt.Errorf("%w: this replica has no state yet", ErrNoLeader)
+	}
+	return writeSnapshot(view, w)
+}
+
+func writeSnapshot(view *fsm.View, w io.Writer) (fsm.SnapshotInfo, error) {
 	snapshot := view.Snapshot()
 	if err := snapshot.Write(w); err != nil {
 		return fsm.SnapshotInfo{}, fmt.Errorf("write the snapshot: %w", err)

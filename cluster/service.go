@@ -73,7 +73,7 @@ func (r *Replica) describe() *slimcppb.ReplicaDescription {
 		LeaderId: r.leaderID(), Term: r.raft.CurrentTerm(),
 		LastIndex: r.raft.LastIndex(), AppliedIndex: view.Index(), Generation: view.Generation(),
 		BootstrapExpect: uint32(peers.BootstrapExpect), Draining: r.draining.Load(),
-		Hashes: r.checkpoints.hashes(), Distrusted: r.Distrusted(),
+		Hashes: r.checkpoints.hashes(), Distrusted: r.Distrusted(), Problem: r.Problem(), Ready: new(r.serves()),
 	}
 	if term, err := r.lastLogTerm(); err == nil {
 		d.LastTerm = term

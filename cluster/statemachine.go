@@ -20,6 +20,9 @@ type stateMachine struct {
 	fail func(error)
 	// leaderStarted is called when a LeaderStarted was applied. It must not block.
 	leaderStarted func()
+	// snapshotMoved is called when a part of a snapshot was read, if it is not nil. It
+	// must not block.
+	snapshotMoved func()
 
 	leaderTerm uint64
 	// stopped is set once an entry could not be applied. Nothing is applied and
@@ -90,7 +93,11 @@ func (m *stateMachine) Snapshot() (raft.FSMSnapshot, error) {
 
 // Restore replaces the state by a snapshot, which the store verifies first.
 func (m *stateMachine) Restore(snapshot io.ReadCloser) error {
-	if err := m.store.Restore(snapshot); err != nil {
+	var from io.Reader = snapshot
+	if m.snapshotMoved != nil {
+		from = notedReader{Reader: snapshot, moved: m.snapshotMoved}
+	}
+	if err := m.store.Restore(from); err != nil {
 		if errors.Is(err, fsm.ErrSchema) {
 			// The library would fall back to an older snapshot.
 			m.stop(fmt.Errorf("%w: %w", ErrUnknownSchema, err))

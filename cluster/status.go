@@ -10,6 +10,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/slim-cp/slim-cp/fsm"
 	"github.com/slim-cp/slim-cp/proto/slimcp/v1"
 )
 
@@ -37,9 +38,11 @@ type MemberStatus struct {
 	// Otherwise Problem says what is wrong.
 	Healthy bool
 	Problem string
+	// Ready: it has caught up with its leader and serves nodes.
+	Ready bool
 	// LastIndex, LastTerm, Applied and Generation are of its log and of its state.
 	LastIndex, LastTerm, Applied, Generation uint64
-	// Lag is how many entries its state is behind the leader's.
+	// Lag is how many entries its state is behind the newest state of a member.
 	Lag uint64
 	// LastContact is the time since it heard from the leader; negative: never, or
 	// it leads.
@@ -56,6 +59,8 @@ type MemberStatus struct {
 	Hashes []*slimcppb.StateHash
 	// Distrusted says why its state is not to be used.
 	Distrusted string
+
+	reported string // why it is not healthy, by itself
 }
 
 // Status is the state of the cluster as one replica sees it.
@@ -71,8 +76,11 @@ type Status struct {
 	Schema      uint32 // active
 	Members     []MemberStatus
 	// FailureTolerance is how many more voters may fail before writes stop; 0 also
-	// if they have stopped already.
+	// if they have stopped already. Only those count that are healthy and ready.
 	FailureTolerance int
+	// QuorumLost: nobody leads for this replica, and it reaches fewer voters than a
+	// leader needs.
+	QuorumLost bool
 	// Alarm says which replicas' states differ, as this replica found when it led
 	// last (protocol X4); "" if none do.
 	Alarm string
@@ -90,49 +98,85 @@ func (r *Replica) Status(ctx context.Context) Status {
 	r.checkpoints.mu.Lock()
 	s.Alarm = r.checkpoints.alarm
 	r.checkpoints.mu.Unlock()
-	voters, healthy := 0, 0
-	for _, member := range s.Members {
-		if member.Voter {
-			voters++
-			if member.Healthy {
-				healthy++
-			}
+	s.FailureTolerance, s.QuorumLost = tolerance(s.Members, s.LeaderID)
+	return s
+}
+
+// tolerance says how many more voters may fail, and whether too many have already: as
+// a replica sees it that knows this leader.
+func tolerance(members []MemberStatus, leaderID string) (more int, lost bool) {
+	voters, answering, good, works := 0, 0, 0, false
+	for _, member := range members {
+		works = works || member.Leader && member.Healthy
+		if !member.Voter {
+			continue
+		}
+		voters++
+		if member.BootID != "" {
+			answering++
+		}
+		if member.Healthy && member.Ready {
+			good++
 		}
 	}
-	s.FailureTolerance = max(0, healthy-(voters/2+1))
-	return s
+	needed := voters/2 + 1
+	if works {
+		more = max(0, good-needed)
+	}
+	return more, voters > 0 && leaderID == "" && answering < needed
 }
 
 // describeMembers asks all members at once.
 func (r *Replica) describeMembers(ctx context.Context) []MemberStatus {
-	members := r.Members()
-	statuses := make([]MemberStatus, len(members))
-	var asking sync.WaitGroup
-	for i, member := range members {
-		asking.Go(func() { statuses[i] = r.describeMember(ctx, member) })
-	}
-	asking.Wait()
-	return statuses
+	return r.describeThese(ctx, r.Members())
 }
 
 func (r *Replica) describeMember(ctx context.Context, member Member) MemberStatus {
+	return r.describeThese(ctx, []Member{member})[0]
+}
+
+// describeThese asks members. How far each is behind is judged by the newest state
+// among theirs and this replica's, which may be behind itself.
+func (r *Replica) describeThese(ctx context.Context, members []Member) []MemberStatus {
 	ctx, cancel := context.WithTimeout(ctx, describeTimeout)
 	defer cancel()
-	description, err := r.askDescription(ctx, member)
-	status := memberStatus(member, description)
-	if record, ok := r.store.View().Replica(member.ReplicaID); ok {
+	statuses := make([]MemberStatus, len(members))
+	var asking sync.WaitGroup
+	for i, member := range members {
+		asking.Go(func() {
+			description, err := r.askDescription(ctx, member)
+			if err == nil {
+				statuses[i] = memberStatus(member, description)
+			} else { // what another replica says at its address is not its own
+				statuses[i] = memberStatus(member, nil)
+				statuses[i].Problem = "cannot be reached: " + err.Error()
+			}
+		})
+	}
+	asking.Wait()
+	view := r.store.View()
+	newest := view.Index()
+	for _, status := range statuses {
+		newest = max(newest, status.Applied)
+	}
+	for i := range statuses {
+		r.judgeMember(&statuses[i], view, newest)
+	}
+	return statuses
+}
+
+// judgeMember says whether a member that was asked is healthy.
+func (r *Replica) judgeMember(status *MemberStatus, view *fsm.View, newest uint64) {
+	if record, ok := view.Replica(status.ReplicaID); ok {
 		status.HeldBack = record.HeldBack
 	}
-	if err != nil {
-		status.Problem = "cannot be reached: " + err.Error()
-		return status
+	if status.Problem != "" { // it cannot be reached
+		status.Ready = false
+		return
 	}
-	if index := r.store.View().Index(); index > status.Applied {
-		status.Lag = index - status.Applied
-	}
+	status.Lag = newest - status.Applied
 	status.Problem = status.problem(r)
 	status.Healthy = status.Problem == ""
-	return status
 }
 
 func (r *Replica) askDescription(ctx context.Context, member Member) (*slimcppb.ReplicaDescription, error) {
@@ -164,6 +208,9 @@ func memberStatus(member Member, d *slimcppb.ReplicaDescription) MemberStatus {
 		Generation: d.GetGeneration(), LastContact: -1, LastWrite: -1, DiskProblem: d.GetDiskProblem(), Sessions: d.GetSessions(), Draining: d.GetDraining(),
 		Hashes: d.GetHashes(), Distrusted: d.GetDistrusted(),
 	}
+	// An older version does not say whether it is ready.
+	status.Ready = d != nil && (d.Ready == nil || d.GetReady())
+	status.reported = d.GetProblem()
 	if d != nil && d.LastContactMs != nil {
 		status.LastContact = time.Duration(d.GetLastContactMs()) * time.Millisecond
 	}
@@ -182,6 +229,8 @@ func (s *MemberStatus) problem(r *Replica) string {
 		return "it is shutting down"
 	case s.DiskProblem != "":
 		return s.DiskProblem
+	case s.reported != "":
+		return s.reported
 	case s.Leader:
 		return ""
 	case s.LastContact < 0:

@@ -100,7 +100,7 @@ func leadersWork(command *slimcppb.Command) bool {
 	case *slimcppb.Command_DepartNode, *slimcppb.Command_NodeLeft, *slimcppb.Command_ExpireNodes,
 		*slimcppb.Command_NodeReconciled, *slimcppb.Command_Observed, *slimcppb.Command_ReplaceLink,
 		*slimcppb.Command_PurgeTombstones, *slimcppb.Command_RemoveReplica,
-		*slimcppb.Command_HoldReplica, *slimcppb.Command_Checkpoint:
+		*slimcppb.Command_HoldReplica, *slimcppb.Command_Checkpoint, *slimcppb.Command_Probe:
 		return true
 	}
 	return false
@@ -165,6 +165,8 @@ func (a *applier) dispatch() Result {
 	case *slimcppb.Command_Checkpoint:
 		a.checkpoint = true
 		return Result{}
+	case *slimcppb.Command_Probe:
+		return a.probe(payload.Probe)
 	}
 	return Result{Err: ErrUnknownCommand}
 }

@@ -44,6 +44,7 @@ func errorNames() []errorName {
 		{"replica_removed", ErrReplicaRemoved},
 		{"other_cluster", ErrOtherCluster},
 		{"snapshot", ErrSnapshot},
+		{"many_requests", ErrManyRequests},
 		{"invalid", ErrInvalid},
 		{"stale", ErrStale},
 		{"bad_id", ErrBadID},

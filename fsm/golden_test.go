@@ -216,6 +216,9 @@ func (h *history) goldenReplicas() {
 	h.must(requested(finalizeCommand(SchemaVersion), "finalize"))
 	h.must(requested(finalizeCommand(SchemaVersion), "finalize")) // delivered again
 	h.must(checkpointCommand())
+	h.must(&slimcppb.Command{Term: testTerm, Payload: &slimcppb.Command_Probe{Probe: &slimcppb.Probe{
+		Confirmed: []*slimcppb.ConfirmedIndex{{ReplicaId: "cp-2", Index: 7}},
+	}}})
 }
 
 func (h *history) goldenMembership() {

@@ -13,12 +13,14 @@ import (
 // HashVersion is the version of what Hash computes. It changes with the encoding
 // below, and with every field that a record gains. Only hashes of one version can
 // be compared.
-const HashVersion = 2
+const HashVersion = 3
 
 // Hash returns a hash of the whole state: every value of meta, the fleet
 // configuration and every record. Replicas that applied the same log have the same
 // one, also if they began with a snapshot of it (protocol X4). The indexes are not
-// in it: they follow from the records.
+// in it: they follow from the records. Neither are texts that Apply words for people,
+// the message of a link and that of a request's error: another release may word them
+// otherwise, and replicas of both must agree.
 //
 // It costs a pass over the state and is to be called beside Apply, which it does
 // not hold up.
@@ -172,7 +174,6 @@ func (h *hasher) link(l *Link) {
 	h.uint(uint64(l.AuthMethod))
 	h.string(l.TrustDomain)
 	h.uint(uint64(l.Status))
-	h.string(l.StatusMessage)
 	h.bool(l.Acked)
 	h.uint(l.SourceRevision)
 	h.uint(l.DestRevision)
@@ -274,7 +275,6 @@ func (h *hasher) request(r requestByAge) {
 	h.string(r.linkID)
 	h.uint(r.epoch)
 	h.string(r.errorName)
-	h.string(r.errorText)
 	h.uint(r.payload)
 }
 

@@ -14,13 +14,22 @@ import (
 const (
 	// MaxRequestIDBytes bounds the id of an operator's request.
 	MaxRequestIDBytes = 128
-	// maxRequests results of operators' requests are kept, the newest.
-	maxRequests = 10_000
-	// maxRequestAge is for how many log entries a result is kept.
-	maxRequestAge = 1_000_000
+	// MaxRequests results of operators' requests are kept; what would be one more is
+	// refused with ErrManyRequests.
+	MaxRequests = 100_000
+	// maxForgotten results are forgotten by one command: entries must stay short.
+	maxForgotten = 10_000
+	// Under schema 1 the newest maxRequests1 results are kept, each for maxRequestAge1
+	// log entries.
+	maxRequests1   = 10_000
+	maxRequestAge1 = 1_000_000
 	// maxRequestError bounds the text of an error that is kept, in bytes.
 	maxRequestError = 1024
 )
+
+// ErrManyRequests refuses a command whose result could not be remembered, so that it
+// could take effect twice. It has no effect; later there is room again.
+var ErrManyRequests = errors.New("too many requests in the last minute")
 
 // request is the result of an operator's command, kept so that the command has
 // one effect however often it is delivered (protocol X1).
@@ -102,6 +111,9 @@ func (a *applier) once(id string, run func() Result) Result {
 		}
 		return known.result()
 	}
+	if a.keepsRequests() && a.requests.len() >= MaxRequests {
+		return Result{Err: fmt.Errorf("%w: %d results are remembered", ErrManyRequests, MaxRequests)}
+	}
 	result := run()
 	if keeps(result.Err) {
 		a.setRequest(&request{
@@ -135,12 +147,16 @@ func errorText(err error) string {
 	return strings.ToValidUTF8(text, "")
 }
 
-// setRequest keeps a result; the oldest goes if there are too many.
+// keepsRequests reports whether results are kept until a leader has them forgotten
+// (Probe), and not only until others take their place.
+func (a *applier) keepsRequests() bool { return a.meta.ActiveSchema >= 2 }
+
+// setRequest keeps a result. Under schema 1 the oldest goes if there are too many.
 func (a *applier) setRequest(added *request) {
 	if known, ok := a.requests.get(added.byID()); ok {
 		a.removeRequest(known.request)
 	}
-	if a.requests.len() >= maxRequests {
+	if !a.keepsRequests() && a.requests.len() >= maxRequests1 {
 		if oldest, ok := a.requestOrder.first(); ok {
 			a.removeRequest(oldest.request)
 		}
@@ -149,15 +165,35 @@ func (a *applier) setRequest(added *request) {
 	a.requestOrder.set(added.byAge())
 }
 
+// probe forgets the results of requests that the leader found old enough.
+func (a *applier) probe(command *slimcppb.Probe) Result {
+	for range maxForgotten {
+		oldest, ok := a.requestOrder.first()
+		if !ok || oldest.index > command.GetForgetRequests() {
+			break
+		}
+		a.removeRequest(oldest.request)
+	}
+	return Result{}
+}
+
+// OldestRequest returns the log index of the oldest result of a request that is still
+// remembered; false if there is none.
+func (t *tables) OldestRequest() (index uint64, ok bool) {
+	oldest, ok := t.requestOrder.first()
+	return oldest.index, ok
+}
+
 func (a *applier) removeRequest(old *request) {
 	a.requests.delete(old.byID())
 	a.requestOrder.delete(old.byAge())
 }
 
+// expireRequests forgets results by their distance in the log, under schema 1.
 func (a *applier) expireRequests() {
-	for {
+	for !a.keepsRequests() {
 		oldest, ok := a.requestOrder.first()
-		if !ok || oldest.index+maxRequestAge >= a.index() {
+		if !ok || oldest.index+maxRequestAge1 >= a.index() {
 			return
 		}
 		a.removeRequest(oldest.request)

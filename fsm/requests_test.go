@@ -123,6 +123,7 @@ func TestARequestThatWasNotDecidedIsNotRemembered(t *testing.T) {
 	equal(t, "after it", apply().Err, nil)
 }
 
+// Under schema 1 results are bounded by number and by their distance in the log.
 func TestOldRequestsAreForgotten(t *testing.T) {
 	h := newHistory(t)
 	index := h.view().Index()
@@ -133,13 +134,13 @@ func TestOldRequestsAreForgotten(t *testing.T) {
 		return h.store.Apply(index, testTerm, &slimcppb.Entry{Commands: []*slimcppb.Command{command}})[0]
 	}
 	first := refusal("0")
-	for n := 1; n < maxRequests; n++ {
+	for n := 1; n < maxRequests1; n++ {
 		refusal(fmt.Sprint(n))
 	}
-	equal(t, "results", h.store.state.requests.len(), maxRequests)
+	equal(t, "results", h.store.state.requests.len(), maxRequests1)
 	sameResult(t, "the oldest", refusal("0"), first)
-	second := refusal(fmt.Sprint(maxRequests)) // drives the oldest out
-	equal(t, "results", h.store.state.requests.len(), maxRequests)
+	second := refusal(fmt.Sprint(maxRequests1)) // drives the oldest out
+	equal(t, "results", h.store.state.requests.len(), maxRequests1)
 	if again := refusal("0"); again.Index == first.Index { // and "1" in turn
 		t.Error("a result is kept beyond the bound")
 	}
@@ -147,13 +148,88 @@ func TestOldRequestsAreForgotten(t *testing.T) {
 		t.Error("more than the oldest was forgotten")
 	}
 
-	index = second.Index + maxRequestAge - 1
-	sameResult(t, "at the greatest age", refusal(fmt.Sprint(maxRequests)), second)
+	index = second.Index + maxRequestAge1 - 1
+	sameResult(t, "at the greatest age", refusal(fmt.Sprint(maxRequests1)), second)
 	equal(t, "younger results", h.store.state.requests.len(), 2)
-	if again := refusal(fmt.Sprint(maxRequests)); again.Index != index {
+	if again := refusal(fmt.Sprint(maxRequests1)); again.Index != index {
 		t.Error("a result is kept beyond its age")
 	}
 	equal(t, "indexes agree", h.store.state.requests.len(), h.store.state.requestOrder.len())
+}
+
+// ofSchema2 returns a history of a cluster that uses schema 2.
+func ofSchema2(t tester) *history {
+	h := newHistory(t)
+	h.must(recordCommand("cp-1", 2))
+	h.must(finalizeCommand(2))
+	return h
+}
+
+func forgetCommand(until uint64) *slimcppb.Command {
+	return &slimcppb.Command{Term: testTerm, Payload: &slimcppb.Command_Probe{Probe: &slimcppb.Probe{ForgetRequests: until}}}
+}
+
+// fillRequests applies requests under ids of their own, many in an entry, and returns
+// the last result.
+func (h *history) fillRequests(prefix string, count int) Result {
+	h.t.Helper()
+	var last Result
+	for from := 0; from < count; from += 1000 {
+		var commands []*slimcppb.Command
+		for i := from; i < min(count, from+1000); i++ {
+			commands = append(commands, requested(removeSegmentCommand("none"), fmt.Sprint(prefix, i)))
+		}
+		results := h.apply(commands...)
+		last = results[len(results)-1]
+	}
+	return last
+}
+
+// However many requests others make, a request that is delivered again is known until
+// the leader has it forgotten, and where there is no room for it one is refused.
+func TestNoRequestIsForgottenEarly(t *testing.T) {
+	h := ofSchema2(t)
+	add := requested(segmentCommand("s"), "mine")
+	h.must(add)
+	h.must(removeSegmentCommand("s"))
+	h.fillRequests("other ", MaxRequests-1)
+	h.reopen()
+	equal(t, "it is repeated", h.must(requested(add, "mine")).Repeated, true)
+	equal(t, "the segment came back", h.view().HasSegment("s"), false)
+
+	late := requested(segmentCommand("late"), "late")
+	h.refuse(late, ErrManyRequests)
+	equal(t, "what was refused had an effect", h.view().HasSegment("late"), false)
+	h.must(segmentCommand("without an id"))
+	first, _ := h.view().OldestRequest()
+	h.refuse(&slimcppb.Command{Payload: forgetCommand(first).GetPayload()}, ErrStaleTerm) // the leader's alone
+	h.must(forgetCommand(first))
+	equal(t, "now there is room", h.must(requested(late, "late")).Repeated, false)
+	equal(t, "the forgotten one is made again", h.must(segmentCommand("again")).Repeated, false)
+}
+
+// What the leader has forgotten is bounded for each command, and ends where it says.
+func TestRequestsAreForgottenInPieces(t *testing.T) {
+	h := ofSchema2(t)
+	last := h.fillRequests("old ", maxForgotten+2000)
+	h.must(requested(segmentCommand("young"), "young"))
+	h.must(forgetCommand(last.Index))
+	equal(t, "left after one command", h.store.state.requests.len(), 2001)
+	h.must(forgetCommand(last.Index))
+	h.must(forgetCommand(last.Index))
+	equal(t, "left after all", h.store.state.requests.len(), 1)
+	equal(t, "the young one", h.must(requested(segmentCommand("young"), "young")).Repeated, true)
+	equal(t, "indexes agree", h.store.state.requestOrder.len(), 1)
+}
+
+// Results from before the upgrade are kept like others.
+func TestRequestsOutliveAnUpgrade(t *testing.T) {
+	h := newHistory(t)
+	h.must(requested(segmentCommand("s"), "before"))
+	h.must(recordCommand("cp-1", 2))
+	h.must(finalizeCommand(2))
+	h.fillRequests("other ", maxRequests1+10)
+	equal(t, "it is repeated", h.must(requested(segmentCommand("s"), "before")).Repeated, true)
 }
 
 func TestAResultIsBounded(t *testing.T) {

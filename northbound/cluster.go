@@ -63,6 +63,7 @@ func (s *Service) ClusterStatus(ctx context.Context, _ *slimcppb.ClusterStatusRe
 		ClusterId: seen.ClusterID, ReplicaId: seen.ReplicaID, LeaderId: seen.LeaderID, Term: seen.Term,
 		Generation: seen.Generation, Index: seen.Index, Schema: seen.Schema,
 		FailureTolerance: uint32(seen.FailureTolerance), Notes: s.notes(), LeaderWorks: seen.LeaderWorks,
+		QuorumLost: seen.QuorumLost,
 	}
 	for _, member := range seen.Members {
 		response.Replicas = append(response.Replicas, replicaStatus(member, seen.LeaderID))
@@ -75,7 +76,7 @@ func replicaStatus(member cluster.MemberStatus, leaderID string) *slimcppb.Repli
 		ReplicaId: member.ReplicaID, Name: cluster.ReplicaName(member.ReplicaID), Address: member.Address,
 		Role: roleOf(member, leaderID), Healthy: member.Healthy, Problem: member.Problem,
 		AppliedIndex: member.Applied, Lag: member.Lag, Version: member.Version, Schema: member.Schema,
-		Sessions: member.Sessions, Draining: member.Draining,
+		Sessions: member.Sessions, Draining: member.Draining, Ready: &member.Ready,
 	}
 	if member.LastContact >= 0 {
 		ms := member.LastContact.Milliseconds()

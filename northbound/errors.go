@@ -112,6 +112,7 @@ func codeOf(err error) codes.Code {
 		{fsm.ErrUnknownEdge, codes.NotFound},
 		{fsm.ErrNotSharedSecret, codes.Unimplemented},
 		{fsm.ErrShortSecret, codes.InvalidArgument},
+		{fsm.ErrManyRequests, codes.ResourceExhausted},
 		{fsm.ErrInvalid, codes.InvalidArgument},
 		// A snapshot was restored in between.
 		{fsm.ErrStaleGeneration, codes.Unavailable},

@@ -31,6 +31,8 @@ type Snapshots interface {
 	// SaveSnapshot writes the state with everything that was answered before the
 	// call.
 	SaveSnapshot(ctx context.Context, w io.Writer) (fsm.SnapshotInfo, error)
+	// SaveStaleSnapshot writes what this replica has, which needs no leader.
+	SaveStaleSnapshot(w io.Writer) (fsm.SnapshotInfo, error)
 	// RestoreSnapshot makes a snapshot the state of the cluster (protocol X3). It
 	// is the leader's.
 	RestoreSnapshot(ctx context.Context, r io.Reader, force bool) (fsm.SnapshotInfo, error)
@@ -38,7 +40,7 @@ type Snapshots interface {
 
 // SaveSnapshot sends the state of the cluster. It waits for a slow reader, within
 // bounds.
-func (s *Service) SaveSnapshot(_ *slimcppb.SaveSnapshotRequest, stream grpc.ServerStreamingServer[slimcppb.SaveSnapshotResponse]) error {
+func (s *Service) SaveSnapshot(request *slimcppb.SaveSnapshotRequest, stream grpc.ServerStreamingServer[slimcppb.SaveSnapshotResponse]) error {
 	if err := s.needCluster(); err != nil {
 		return err
 	}
@@ -52,7 +54,11 @@ func (s *Service) SaveSnapshot(_ *slimcppb.SaveSnapshotRequest, stream grpc.Serv
 		fmt.Errorf("%w: not sent within %v", errStalled, saveTimeout))
 	defer cancel()
 	writer := snapshotWriter{ctx: ctx, stream: stream}
-	info, err := s.cluster.SaveSnapshot(ctx, writer)
+	save := func() (fsm.SnapshotInfo, error) { return s.cluster.SaveSnapshot(ctx, writer) }
+	if request.GetStale() {
+		save = func() (fsm.SnapshotInfo, error) { return s.cluster.SaveStaleSnapshot(writer) }
+	}
+	info, err := save()
 	if err == nil {
 		err = writer.send(&slimcppb.SaveSnapshotResponse{Part: &slimcppb.SaveSnapshotResponse_Info{Info: snapshotInfo(info)}})
 	}

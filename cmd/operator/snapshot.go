@@ -22,16 +22,18 @@ import (
 const snapshotPart = 256 << 10
 
 func (t *tree) snapshotCommand() *cobra.Command {
-	var force bool
+	var force, stale bool
 	save := &cobra.Command{
 		Use:   "save FILE",
 		Short: "Save the state of the cluster to a file",
 		Long: "Save the state of the cluster, with everything that was answered before, to a file. " +
 			"The file is written as FILE.tmp, checked and moved into place, so it is complete or not there. " +
-			longLimit,
+			"With --stale it is what the replica asked has, which may be old: that needs no leader, so it is the way to keep the state " +
+			"of a replica that is left alone. " + longLimit,
 		Args: exactly("FILE"),
-		RunE: func(command *cobra.Command, args []string) error { return t.saveSnapshot(command, args[0]) },
+		RunE: func(command *cobra.Command, args []string) error { return t.saveSnapshot(command, args[0], stale) },
 	}
+	save.Flags().BoolVar(&stale, "stale", false, "save what the replica asked has, which may be old and needs no leader")
 	inspect := &cobra.Command{
 		Use:   "inspect FILE",
 		Short: "Check a saved state and say what it holds",
@@ -57,12 +59,12 @@ func (t *tree) snapshotCommand() *cobra.Command {
 	return nounCommand(&cobra.Command{Use: "snapshot", Short: "The state of the cluster as a file"}, save, inspect, restore)
 }
 
-func (t *tree) saveSnapshot(command *cobra.Command, path string) error {
+func (t *tree) saveSnapshot(command *cobra.Command, path string, stale bool) error {
 	var info fsm.SnapshotInfo
 	err := t.connectFor(command, defaultLongWait, "save snapshot", func(ctx context.Context, connection *grpc.ClientConn) error {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
-		stream, err := slimcppb.NewClusterServiceClient(connection).SaveSnapshot(ctx, &slimcppb.SaveSnapshotRequest{})
+		stream, err := slimcppb.NewClusterServiceClient(connection).SaveSnapshot(ctx, &slimcppb.SaveSnapshotRequest{Stale: stale})
 		if err != nil {
 			return err
 		}

@@ -61,7 +61,7 @@ func (t *tree) status(command *cobra.Command, wait bool) error {
 		return client.Convergence(ctx, &slimcppb.ConvergenceRequest{})
 	}
 	if wait {
-		look = waiting(look)
+		look = waiting(look, (*slimcppb.ConvergenceResponse).GetConverged)
 	}
 	answer, err := look(ctx)
 	if err != nil {
@@ -83,15 +83,12 @@ func (t *tree) status(command *cobra.Command, wait bool) error {
 	return &notConvergedError{"not converged"}
 }
 
-// look asks once whether all is converged.
-type look func(context.Context) (*slimcppb.ConvergenceResponse, error)
-
-// waiting returns a look that looks until all is converged or the context ends.
-// Then it returns the last answer, or if none ever came the last error from
-// before the end. A replica may be unavailable meanwhile: leaders change.
-func waiting(once look) look {
-	return func(ctx context.Context) (*slimcppb.ConvergenceResponse, error) {
-		var last *slimcppb.ConvergenceResponse
+// waiting returns a look that looks until its answer is the one waited for or the
+// context ends. Then it returns the last answer, or if none ever came the last error
+// from before the end. A replica may be unavailable meanwhile: leaders change.
+func waiting[Answer any](once func(context.Context) (*Answer, error), good func(*Answer) bool) func(context.Context) (*Answer, error) {
+	return func(ctx context.Context) (*Answer, error) {
+		var last *Answer
 		var problem error
 		for pause := askAgain; ; pause = min(pause*3/2, askAgainMost) {
 			bounded, cancel := context.WithTimeout(ctx, oneLook)
@@ -106,7 +103,7 @@ func waiting(once look) look {
 				problem = err
 			}
 			switch {
-			case !last.GetConverged() && sleep(ctx, pause):
+			case !good(last) && sleep(ctx, pause):
 			case last == nil:
 				return nil, problem
 			default:

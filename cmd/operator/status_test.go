@@ -69,6 +69,9 @@ func TestStatusWaitsForNoErrorThatStays(t *testing.T) {
 	}
 }
 
+// look asks once whether all is converged.
+type look = func(context.Context) (*slimcppb.ConvergenceResponse, error)
+
 // TestWaiting: what a wait of a minute returns, and after how many looks.
 func TestWaiting(t *testing.T) {
 	var (
@@ -108,7 +111,7 @@ func TestWaiting(t *testing.T) {
 					next := c.looks[min(looks, len(c.looks)-1)]
 					looks++
 					return next(ctx)
-				})(ctx)
+				}, (*slimcppb.ConvergenceResponse).GetConverged)(ctx)
 				if got != c.want || status.Code(err) != c.wantCode || looks < c.least || looks > c.most {
 					t.Errorf("%v, %v after %d looks; want %v, %v after %d to %d", got, err, looks, c.want, c.wantCode, c.least, c.most)
 				}

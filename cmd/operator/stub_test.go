@@ -328,15 +328,21 @@ func (s *stub) PreviewFleetConfig(_ context.Context, _ *slimcppb.PreviewFleetCon
 	return s.preview, nil
 }
 
+// services are what a control plane serves.
+type services interface {
+	controlplanepb.ControlPlaneServiceServer
+	slimcppb.ClusterServiceServer
+}
+
 // serve starts the stub on a loopback port and returns its address.
-func serve(t *testing.T, s *stub, options ...grpc.ServerOption) string {
+func serve(t *testing.T, s services, options ...grpc.ServerOption) string {
 	t.Helper()
 	address, _ := serveUntil(t, s, options...)
 	return address
 }
 
 // serveUntil also returns a function that ends all connections.
-func serveUntil(t *testing.T, s *stub, options ...grpc.ServerOption) (string, func()) {
+func serveUntil(t *testing.T, s services, options ...grpc.ServerOption) (string, func()) {
 	t.Helper()
 	listener := listen(t)
 	server := grpc.NewServer(options...)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -29,9 +30,32 @@ type gate struct {
 	setReady func(bool)
 	// obstacle says why nodes must not be let in, "" if they may.
 	obstacle func() string
+	// problem says why the replica is not healthy, "" if it is. Nodes stay with it: it
+	// may be alone, or have a leader that is no better.
+	problem func() string
 
-	open bool
-	why  string // that was logged last
+	open    bool
+	serving atomic.Bool
+	ready   bool   // that was told last
+	why     string // that was logged last
+}
+
+// serves reports whether nodes are let in. Any goroutine may ask.
+func (g *gate) serves() bool { return g.serving.Load() }
+
+// serve notes whether nodes are let in, and tells whether the replica is ready when
+// that changes.
+func (g *gate) serve(serving bool) {
+	g.serving.Store(serving)
+	problem := g.problem()
+	ready := serving && problem == ""
+	if ready == g.ready {
+		return
+	}
+	if g.ready = ready; problem != "" {
+		g.logger.Warn("this replica is not healthy", "problem", problem)
+	}
+	g.setReady(ready)
 }
 
 // look opens or closes the gate if that is due.
@@ -43,7 +67,7 @@ func (g *gate) look() error {
 	g.why = why
 	switch {
 	case why != "" && g.open:
-		g.setReady(false)
+		g.serve(false)
 		if err := g.doors.pause(); err != nil {
 			return err
 		}
@@ -54,8 +78,8 @@ func (g *gate) look() error {
 		}
 		g.logger.Info("southbound listeners accept nodes")
 		g.open = true
-		g.setReady(true)
 	}
+	g.serve(g.open)
 	return nil
 }
 

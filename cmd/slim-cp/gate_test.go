@@ -23,10 +23,11 @@ func (d *door) move(open bool) error {
 }
 
 func TestGate(t *testing.T) {
-	door, ready, why := &door{}, false, ""
+	door, ready, why, problem := &door{}, false, "", ""
 	g := &gate{
 		doors: door, logger: hclog.NewNullLogger(),
 		setReady: func(now bool) { ready = now }, obstacle: func() string { return why },
+		problem: func() string { return problem },
 	}
 	stuck := errors.New("stuck")
 	for i, step := range []struct {
@@ -50,8 +51,14 @@ func TestGate(t *testing.T) {
 			t.Errorf("step %d: open %v, ready %v, want %v", i, door.open, ready, step.open)
 		}
 	}
+	// A replica that is not healthy keeps its nodes, and says that it is not.
+	for _, problem = range []string{"it applies nothing", ""} {
+		if err := g.look(); err != nil || !door.open || !g.serves() || ready != (problem == "") {
+			t.Errorf("%q: %v, open %v, ready %v", problem, err, door.open, ready)
+		}
+	}
 	why, door.stuck = "no leader is known", stuck
-	if err := g.look(); !errors.Is(err, stuck) || ready {
+	if err := g.look(); !errors.Is(err, stuck) || ready || g.serves() {
 		t.Errorf("a door that cannot be closed: %v, ready %v", err, ready)
 	}
 	door.stuck = nil

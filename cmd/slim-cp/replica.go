@@ -68,6 +68,7 @@ func run(ctx context.Context, settings *config.Config, load func() (*config.Conf
 	})
 	r.replica.RegisterPeerService(r.router.Register)
 	r.replica.CountSessions(func() int { return len(r.nodes.Sessions()) })
+	r.replica.ReportServing(func() bool { return false }) // until the gate is made
 	r.reconciler = reconciler.New(reconciler.Options{
 		Proposer:        r.replica,
 		Nodes:           r.router,
@@ -138,7 +139,10 @@ func (r *process) serveNodes(ctx context.Context, hangups <-chan os.Signal) erro
 	}
 	r.replica.LeadWith(r.router.Run)
 	r.replica.LeadWith(r.reconciler.Run)
-	gate := &gate{doors: r.servers, logger: r.logger, setReady: r.health.SetReady, obstacle: r.obstacle}
+	gate := &gate{
+		doors: r.servers, logger: r.logger, setReady: r.health.SetReady, obstacle: r.obstacle, problem: r.replica.Problem,
+	}
+	r.replica.ReportServing(gate.serves)
 	if err := gate.look(); err != nil {
 		return err
 	}

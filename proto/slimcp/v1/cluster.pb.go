@@ -684,7 +684,10 @@ type ClusterStatusResponse struct {
 	// What an operator should know beside this, a fact a line.
 	Notes []string `protobuf:"bytes,10,rep,name=notes,proto3" json:"notes,omitempty"`
 	// The leader has begun its work, as far as the replica that answers knows.
-	LeaderWorks   bool `protobuf:"varint,11,opt,name=leader_works,json=leaderWorks,proto3" json:"leader_works,omitempty"`
+	LeaderWorks bool `protobuf:"varint,11,opt,name=leader_works,json=leaderWorks,proto3" json:"leader_works,omitempty"`
+	// Nobody leads for the replica that answers, and it reaches fewer voters than a
+	// leader needs: no change is possible.
+	QuorumLost    bool `protobuf:"varint,12,opt,name=quorum_lost,json=quorumLost,proto3" json:"quorum_lost,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -796,6 +799,13 @@ func (x *ClusterStatusResponse) GetLeaderWorks() bool {
 	return false
 }
 
+func (x *ClusterStatusResponse) GetQuorumLost() bool {
+	if x != nil {
+		return x.QuorumLost
+	}
+	return false
+}
+
 type ReplicaStatus struct {
 	state        protoimpl.MessageState `protogen:"open.v1"`
 	ReplicaId    string                 `protobuf:"bytes,1,opt,name=replica_id,json=replicaId,proto3" json:"replica_id,omitempty"`
@@ -812,6 +822,9 @@ type ReplicaStatus struct {
 	Schema        uint32 `protobuf:"varint,11,opt,name=schema,proto3" json:"schema,omitempty"` // the newest that it knows
 	Sessions      uint64 `protobuf:"varint,12,opt,name=sessions,proto3" json:"sessions,omitempty"`
 	Draining      bool   `protobuf:"varint,13,opt,name=draining,proto3" json:"draining,omitempty"`
+	// It has caught up with its leader and serves nodes; absent: an older version does
+	// not say.
+	Ready         *bool `protobuf:"varint,14,opt,name=ready,proto3,oneof" json:"ready,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -933,6 +946,13 @@ func (x *ReplicaStatus) GetSessions() uint64 {
 func (x *ReplicaStatus) GetDraining() bool {
 	if x != nil {
 		return x.Draining
+	}
+	return false
+}
+
+func (x *ReplicaStatus) GetReady() bool {
+	if x != nil && x.Ready != nil {
+		return *x.Ready
 	}
 	return false
 }
@@ -1782,7 +1802,9 @@ func (x *SnapshotRecords) GetCount() uint64 {
 }
 
 type SaveSnapshotRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Save what the replica asked has, which may be old, and needs no leader.
+	Stale         bool `protobuf:"varint,1,opt,name=stale,proto3" json:"stale,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1815,6 +1837,13 @@ func (x *SaveSnapshotRequest) ProtoReflect() protoreflect.Message {
 // Deprecated: Use SaveSnapshotRequest.ProtoReflect.Descriptor instead.
 func (*SaveSnapshotRequest) Descriptor() ([]byte, []int) {
 	return file_proto_slimcp_v1_cluster_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *SaveSnapshotRequest) GetStale() bool {
+	if x != nil {
+		return x.Stale
+	}
+	return false
 }
 
 type SaveSnapshotResponse struct {
@@ -2112,7 +2141,7 @@ const file_proto_slimcp_v1_cluster_proto_rawDesc = "" +
 	"\x05index\x18\x02 \x01(\x04R\x05index\x12\x18\n" +
 	"\achanges\x18\x03 \x03(\tR\achanges\x12\x16\n" +
 	"\x06losses\x18\x04 \x03(\tR\x06losses\"\x16\n" +
-	"\x14ClusterStatusRequest\"\xf0\x02\n" +
+	"\x14ClusterStatusRequest\"\x91\x03\n" +
 	"\x15ClusterStatusResponse\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x1d\n" +
@@ -2129,7 +2158,9 @@ const file_proto_slimcp_v1_cluster_proto_rawDesc = "" +
 	"\breplicas\x18\t \x03(\v2\x18.slimcp.v1.ReplicaStatusR\breplicas\x12\x14\n" +
 	"\x05notes\x18\n" +
 	" \x03(\tR\x05notes\x12!\n" +
-	"\fleader_works\x18\v \x01(\bR\vleaderWorks\"\x9e\x03\n" +
+	"\fleader_works\x18\v \x01(\bR\vleaderWorks\x12\x1f\n" +
+	"\vquorum_lost\x18\f \x01(\bR\n" +
+	"quorumLost\"\xc3\x03\n" +
 	"\rReplicaStatus\x12\x1d\n" +
 	"\n" +
 	"replica_id\x18\x01 \x01(\tR\treplicaId\x12\x12\n" +
@@ -2145,8 +2176,10 @@ const file_proto_slimcp_v1_cluster_proto_rawDesc = "" +
 	" \x01(\tR\aversion\x12\x16\n" +
 	"\x06schema\x18\v \x01(\rR\x06schema\x12\x1a\n" +
 	"\bsessions\x18\f \x01(\x04R\bsessions\x12\x1a\n" +
-	"\bdraining\x18\r \x01(\bR\bdrainingB\x12\n" +
-	"\x10_last_contact_ms\"\r\n" +
+	"\bdraining\x18\r \x01(\bR\bdraining\x12\x19\n" +
+	"\x05ready\x18\x0e \x01(\bH\x01R\x05ready\x88\x01\x01B\x12\n" +
+	"\x10_last_contact_msB\b\n" +
+	"\x06_ready\"\r\n" +
 	"\vInitRequest\"L\n" +
 	"\fInitResponse\x12\x1d\n" +
 	"\n" +
@@ -2196,8 +2229,9 @@ const file_proto_slimcp_v1_cluster_proto_rawDesc = "" +
 	"\arecords\x18\a \x03(\v2\x1a.slimcp.v1.SnapshotRecordsR\arecords\";\n" +
 	"\x0fSnapshotRecords\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x14\n" +
-	"\x05count\x18\x02 \x01(\x04R\x05count\"\x15\n" +
-	"\x13SaveSnapshotRequest\"c\n" +
+	"\x05count\x18\x02 \x01(\x04R\x05count\"+\n" +
+	"\x13SaveSnapshotRequest\x12\x14\n" +
+	"\x05stale\x18\x01 \x01(\bR\x05stale\"c\n" +
 	"\x14SaveSnapshotResponse\x12\x14\n" +
 	"\x04data\x18\x01 \x01(\fH\x00R\x04data\x12-\n" +
 	"\x04info\x18\x02 \x01(\v2\x17.slimcp.v1.SnapshotInfoH\x00R\x04infoB\x06\n" +

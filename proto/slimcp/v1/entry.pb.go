@@ -112,6 +112,7 @@ type Command struct {
 	//	*Command_FinalizeUpgrade
 	//	*Command_Checkpoint
 	//	*Command_HoldReplica
+	//	*Command_Probe
 	Payload       isCommand_Payload `protobuf_oneof:"payload"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -437,6 +438,15 @@ func (x *Command) GetHoldReplica() *HoldReplica {
 	return nil
 }
 
+func (x *Command) GetProbe() *Probe {
+	if x != nil {
+		if x, ok := x.Payload.(*Command_Probe); ok {
+			return x.Probe
+		}
+	}
+	return nil
+}
+
 type isCommand_Payload interface {
 	isCommand_Payload()
 }
@@ -545,6 +555,10 @@ type Command_HoldReplica struct {
 	HoldReplica *HoldReplica `protobuf:"bytes,41,opt,name=hold_replica,json=holdReplica,proto3,oneof"`
 }
 
+type Command_Probe struct {
+	Probe *Probe `protobuf:"bytes,50,opt,name=probe,proto3,oneof"`
+}
+
 func (*Command_RegisterNode) isCommand_Payload() {}
 
 func (*Command_SessionLost) isCommand_Payload() {}
@@ -596,6 +610,8 @@ func (*Command_FinalizeUpgrade) isCommand_Payload() {}
 func (*Command_Checkpoint) isCommand_Payload() {}
 
 func (*Command_HoldReplica) isCommand_Payload() {}
+
+func (*Command_Probe) isCommand_Payload() {}
 
 // Caller says who asked for an operator's mutation.
 type Caller struct {
@@ -2718,13 +2734,122 @@ func (x *HoldReplica) GetHeld() bool {
 	return false
 }
 
+// Probe shows that commands are still applied, and takes along what the leader knows
+// by its own clock. Schema 2.
+type Probe struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What followers have confirmed to this leader to have in their logs.
+	Confirmed []*ConfirmedIndex `protobuf:"bytes,1,rep,name=confirmed,proto3" json:"confirmed,omitempty"`
+	// Results of requests up to this index are old enough to be forgotten (protocol X1).
+	ForgetRequests uint64 `protobuf:"varint,2,opt,name=forget_requests,json=forgetRequests,proto3" json:"forget_requests,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *Probe) Reset() {
+	*x = Probe{}
+	mi := &file_proto_slimcp_v1_entry_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Probe) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Probe) ProtoMessage() {}
+
+func (x *Probe) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_slimcp_v1_entry_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Probe.ProtoReflect.Descriptor instead.
+func (*Probe) Descriptor() ([]byte, []int) {
+	return file_proto_slimcp_v1_entry_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *Probe) GetConfirmed() []*ConfirmedIndex {
+	if x != nil {
+		return x.Confirmed
+	}
+	return nil
+}
+
+func (x *Probe) GetForgetRequests() uint64 {
+	if x != nil {
+		return x.ForgetRequests
+	}
+	return 0
+}
+
+// ConfirmedIndex is how far a replica's log reached.
+type ConfirmedIndex struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	ReplicaId     string                 `protobuf:"bytes,1,opt,name=replica_id,json=replicaId,proto3" json:"replica_id,omitempty"`
+	Index         uint64                 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ConfirmedIndex) Reset() {
+	*x = ConfirmedIndex{}
+	mi := &file_proto_slimcp_v1_entry_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConfirmedIndex) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConfirmedIndex) ProtoMessage() {}
+
+func (x *ConfirmedIndex) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_slimcp_v1_entry_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConfirmedIndex.ProtoReflect.Descriptor instead.
+func (*ConfirmedIndex) Descriptor() ([]byte, []int) {
+	return file_proto_slimcp_v1_entry_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *ConfirmedIndex) GetReplicaId() string {
+	if x != nil {
+		return x.ReplicaId
+	}
+	return ""
+}
+
+func (x *ConfirmedIndex) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
 var File_proto_slimcp_v1_entry_proto protoreflect.FileDescriptor
 
 const file_proto_slimcp_v1_entry_proto_rawDesc = "" +
 	"\n" +
 	"\x1bproto/slimcp/v1/entry.proto\x12\tslimcp.v1\x1a\x1bproto/slimcp/v1/types.proto\"7\n" +
 	"\x05Entry\x12.\n" +
-	"\bcommands\x18\x01 \x03(\v2\x12.slimcp.v1.CommandR\bcommands\"\xa2\x0e\n" +
+	"\bcommands\x18\x01 \x03(\v2\x12.slimcp.v1.CommandR\bcommands\"\xcc\x0e\n" +
 	"\aCommand\x12\x16\n" +
 	"\x06schema\x18\x01 \x01(\rR\x06schema\x12\x1e\n" +
 	"\n" +
@@ -2767,7 +2892,8 @@ const file_proto_slimcp_v1_entry_proto_rawDesc = "" +
 	"\n" +
 	"checkpoint\x18( \x01(\v2\x15.slimcp.v1.CheckpointH\x00R\n" +
 	"checkpoint\x12;\n" +
-	"\fhold_replica\x18) \x01(\v2\x16.slimcp.v1.HoldReplicaH\x00R\vholdReplicaB\t\n" +
+	"\fhold_replica\x18) \x01(\v2\x16.slimcp.v1.HoldReplicaH\x00R\vholdReplica\x12(\n" +
+	"\x05probe\x182 \x01(\v2\x10.slimcp.v1.ProbeH\x00R\x05probeB\t\n" +
 	"\apayload\">\n" +
 	"\x06Caller\x12\x1a\n" +
 	"\bidentity\x18\x01 \x01(\tR\bidentity\x12\x18\n" +
@@ -2921,7 +3047,14 @@ const file_proto_slimcp_v1_entry_proto_rawDesc = "" +
 	"\vHoldReplica\x12\x1d\n" +
 	"\n" +
 	"replica_id\x18\x01 \x01(\tR\treplicaId\x12\x12\n" +
-	"\x04held\x18\x02 \x01(\bR\x04heldB5Z3github.com/slim-cp/slim-cp/proto/slimcp/v1;slimcppbb\x06proto3"
+	"\x04held\x18\x02 \x01(\bR\x04held\"i\n" +
+	"\x05Probe\x127\n" +
+	"\tconfirmed\x18\x01 \x03(\v2\x19.slimcp.v1.ConfirmedIndexR\tconfirmed\x12'\n" +
+	"\x0fforget_requests\x18\x02 \x01(\x04R\x0eforgetRequests\"E\n" +
+	"\x0eConfirmedIndex\x12\x1d\n" +
+	"\n" +
+	"replica_id\x18\x01 \x01(\tR\treplicaId\x12\x14\n" +
+	"\x05index\x18\x02 \x01(\x04R\x05indexB5Z3github.com/slim-cp/slim-cp/proto/slimcp/v1;slimcppbb\x06proto3"
 
 var (
 	file_proto_slimcp_v1_entry_proto_rawDescOnce sync.Once
@@ -2935,7 +3068,7 @@ func file_proto_slimcp_v1_entry_proto_rawDescGZIP() []byte {
 	return file_proto_slimcp_v1_entry_proto_rawDescData
 }
 
-var file_proto_slimcp_v1_entry_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
+var file_proto_slimcp_v1_entry_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
 var file_proto_slimcp_v1_entry_proto_goTypes = []any{
 	(*Entry)(nil),            // 0: slimcp.v1.Entry
 	(*Command)(nil),          // 1: slimcp.v1.Command
@@ -2973,12 +3106,14 @@ var file_proto_slimcp_v1_entry_proto_goTypes = []any{
 	(*FinalizeUpgrade)(nil),  // 33: slimcp.v1.FinalizeUpgrade
 	(*Checkpoint)(nil),       // 34: slimcp.v1.Checkpoint
 	(*HoldReplica)(nil),      // 35: slimcp.v1.HoldReplica
-	(*SessionName)(nil),      // 36: slimcp.v1.SessionName
-	(*ConnectionDetail)(nil), // 37: slimcp.v1.ConnectionDetail
-	(LossReason)(0),          // 38: slimcp.v1.LossReason
-	(*Name)(nil),             // 39: slimcp.v1.Name
-	(*FleetConfig)(nil),      // 40: slimcp.v1.FleetConfig
-	(*GroupSecret)(nil),      // 41: slimcp.v1.GroupSecret
+	(*Probe)(nil),            // 36: slimcp.v1.Probe
+	(*ConfirmedIndex)(nil),   // 37: slimcp.v1.ConfirmedIndex
+	(*SessionName)(nil),      // 38: slimcp.v1.SessionName
+	(*ConnectionDetail)(nil), // 39: slimcp.v1.ConnectionDetail
+	(LossReason)(0),          // 40: slimcp.v1.LossReason
+	(*Name)(nil),             // 41: slimcp.v1.Name
+	(*FleetConfig)(nil),      // 42: slimcp.v1.FleetConfig
+	(*GroupSecret)(nil),      // 43: slimcp.v1.GroupSecret
 }
 var file_proto_slimcp_v1_entry_proto_depIdxs = []int32{
 	1,  // 0: slimcp.v1.Entry.commands:type_name -> slimcp.v1.Command
@@ -3009,36 +3144,38 @@ var file_proto_slimcp_v1_entry_proto_depIdxs = []int32{
 	33, // 25: slimcp.v1.Command.finalize_upgrade:type_name -> slimcp.v1.FinalizeUpgrade
 	34, // 26: slimcp.v1.Command.checkpoint:type_name -> slimcp.v1.Checkpoint
 	35, // 27: slimcp.v1.Command.hold_replica:type_name -> slimcp.v1.HoldReplica
-	36, // 28: slimcp.v1.RegisterNode.session:type_name -> slimcp.v1.SessionName
-	37, // 29: slimcp.v1.RegisterNode.details:type_name -> slimcp.v1.ConnectionDetail
-	4,  // 30: slimcp.v1.RegisterNode.links:type_name -> slimcp.v1.ReportedLink
-	36, // 31: slimcp.v1.SessionLost.session:type_name -> slimcp.v1.SessionName
-	38, // 32: slimcp.v1.SessionLost.reason:type_name -> slimcp.v1.LossReason
-	36, // 33: slimcp.v1.DeregisterNode.session:type_name -> slimcp.v1.SessionName
-	36, // 34: slimcp.v1.DepartNode.last_session:type_name -> slimcp.v1.SessionName
-	36, // 35: slimcp.v1.Announce.session:type_name -> slimcp.v1.SessionName
-	10, // 36: slimcp.v1.Announce.changes:type_name -> slimcp.v1.NameChange
-	39, // 37: slimcp.v1.NameChange.name:type_name -> slimcp.v1.Name
-	36, // 38: slimcp.v1.ClaimLink.session:type_name -> slimcp.v1.SessionName
-	36, // 39: slimcp.v1.NodeReconciled.session:type_name -> slimcp.v1.SessionName
-	13, // 40: slimcp.v1.NodeReconciled.links:type_name -> slimcp.v1.LinkAck
-	14, // 41: slimcp.v1.NodeReconciled.failures:type_name -> slimcp.v1.RouteFailure
-	39, // 42: slimcp.v1.RouteFailure.name:type_name -> slimcp.v1.Name
-	36, // 43: slimcp.v1.Observed.session:type_name -> slimcp.v1.SessionName
-	17, // 44: slimcp.v1.Observed.links:type_name -> slimcp.v1.LinkObservation
-	16, // 45: slimcp.v1.Observed.audit:type_name -> slimcp.v1.Audit
-	39, // 46: slimcp.v1.Audit.present:type_name -> slimcp.v1.Name
-	39, // 47: slimcp.v1.Audit.absent:type_name -> slimcp.v1.Name
-	39, // 48: slimcp.v1.Audit.kept:type_name -> slimcp.v1.Name
-	20, // 49: slimcp.v1.PurgeTombstones.keys:type_name -> slimcp.v1.TombstoneKey
-	39, // 50: slimcp.v1.TombstoneKey.name:type_name -> slimcp.v1.Name
-	40, // 51: slimcp.v1.SetFleetConfig.config:type_name -> slimcp.v1.FleetConfig
-	41, // 52: slimcp.v1.AddGroup.secret:type_name -> slimcp.v1.GroupSecret
-	53, // [53:53] is the sub-list for method output_type
-	53, // [53:53] is the sub-list for method input_type
-	53, // [53:53] is the sub-list for extension type_name
-	53, // [53:53] is the sub-list for extension extendee
-	0,  // [0:53] is the sub-list for field type_name
+	36, // 28: slimcp.v1.Command.probe:type_name -> slimcp.v1.Probe
+	38, // 29: slimcp.v1.RegisterNode.session:type_name -> slimcp.v1.SessionName
+	39, // 30: slimcp.v1.RegisterNode.details:type_name -> slimcp.v1.ConnectionDetail
+	4,  // 31: slimcp.v1.RegisterNode.links:type_name -> slimcp.v1.ReportedLink
+	38, // 32: slimcp.v1.SessionLost.session:type_name -> slimcp.v1.SessionName
+	40, // 33: slimcp.v1.SessionLost.reason:type_name -> slimcp.v1.LossReason
+	38, // 34: slimcp.v1.DeregisterNode.session:type_name -> slimcp.v1.SessionName
+	38, // 35: slimcp.v1.DepartNode.last_session:type_name -> slimcp.v1.SessionName
+	38, // 36: slimcp.v1.Announce.session:type_name -> slimcp.v1.SessionName
+	10, // 37: slimcp.v1.Announce.changes:type_name -> slimcp.v1.NameChange
+	41, // 38: slimcp.v1.NameChange.name:type_name -> slimcp.v1.Name
+	38, // 39: slimcp.v1.ClaimLink.session:type_name -> slimcp.v1.SessionName
+	38, // 40: slimcp.v1.NodeReconciled.session:type_name -> slimcp.v1.SessionName
+	13, // 41: slimcp.v1.NodeReconciled.links:type_name -> slimcp.v1.LinkAck
+	14, // 42: slimcp.v1.NodeReconciled.failures:type_name -> slimcp.v1.RouteFailure
+	41, // 43: slimcp.v1.RouteFailure.name:type_name -> slimcp.v1.Name
+	38, // 44: slimcp.v1.Observed.session:type_name -> slimcp.v1.SessionName
+	17, // 45: slimcp.v1.Observed.links:type_name -> slimcp.v1.LinkObservation
+	16, // 46: slimcp.v1.Observed.audit:type_name -> slimcp.v1.Audit
+	41, // 47: slimcp.v1.Audit.present:type_name -> slimcp.v1.Name
+	41, // 48: slimcp.v1.Audit.absent:type_name -> slimcp.v1.Name
+	41, // 49: slimcp.v1.Audit.kept:type_name -> slimcp.v1.Name
+	20, // 50: slimcp.v1.PurgeTombstones.keys:type_name -> slimcp.v1.TombstoneKey
+	41, // 51: slimcp.v1.TombstoneKey.name:type_name -> slimcp.v1.Name
+	42, // 52: slimcp.v1.SetFleetConfig.config:type_name -> slimcp.v1.FleetConfig
+	43, // 53: slimcp.v1.AddGroup.secret:type_name -> slimcp.v1.GroupSecret
+	37, // 54: slimcp.v1.Probe.confirmed:type_name -> slimcp.v1.ConfirmedIndex
+	55, // [55:55] is the sub-list for method output_type
+	55, // [55:55] is the sub-list for method input_type
+	55, // [55:55] is the sub-list for extension type_name
+	55, // [55:55] is the sub-list for extension extendee
+	0,  // [0:55] is the sub-list for field type_name
 }
 
 func init() { file_proto_slimcp_v1_entry_proto_init() }
@@ -3074,6 +3211,7 @@ func file_proto_slimcp_v1_entry_proto_init() {
 		(*Command_FinalizeUpgrade)(nil),
 		(*Command_Checkpoint)(nil),
 		(*Command_HoldReplica)(nil),
+		(*Command_Probe)(nil),
 	}
 	file_proto_slimcp_v1_entry_proto_msgTypes[15].OneofWrappers = []any{}
 	file_proto_slimcp_v1_entry_proto_msgTypes[17].OneofWrappers = []any{
@@ -3086,7 +3224,7 @@ func file_proto_slimcp_v1_entry_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_proto_slimcp_v1_entry_proto_rawDesc), len(file_proto_slimcp_v1_entry_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   36,
+			NumMessages:   38,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -470,7 +470,12 @@ type ReplicaDescription struct {
 	// Why its last write to the log failed; empty: it did not.
 	DiskProblem string `protobuf:"bytes,19,opt,name=disk_problem,json=diskProblem,proto3" json:"disk_problem,omitempty"`
 	// Since its log or its snapshot grew; absent: it keeps neither.
-	LastWriteMs   *int64 `protobuf:"varint,20,opt,name=last_write_ms,json=lastWriteMs,proto3,oneof" json:"last_write_ms,omitempty"`
+	LastWriteMs *int64 `protobuf:"varint,20,opt,name=last_write_ms,json=lastWriteMs,proto3,oneof" json:"last_write_ms,omitempty"`
+	// Why it is not healthy as it sees itself; empty if it is.
+	Problem string `protobuf:"bytes,30,opt,name=problem,proto3" json:"problem,omitempty"`
+	// It has caught up with its leader and serves nodes; absent: an older version does
+	// not say.
+	Ready         *bool `protobuf:"varint,31,opt,name=ready,proto3,oneof" json:"ready,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -643,6 +648,20 @@ func (x *ReplicaDescription) GetLastWriteMs() int64 {
 		return *x.LastWriteMs
 	}
 	return 0
+}
+
+func (x *ReplicaDescription) GetProblem() string {
+	if x != nil {
+		return x.Problem
+	}
+	return ""
+}
+
+func (x *ReplicaDescription) GetReady() bool {
+	if x != nil && x.Ready != nil {
+		return *x.Ready
+	}
+	return false
 }
 
 // StateHash is a state at a checkpoint.
@@ -1583,7 +1602,7 @@ const file_proto_slimcp_v1_replica_proto_rawDesc = "" +
 	"\aboot_id\x18\x06 \x01(\tR\x06bootId\x12\x18\n" +
 	"\aversion\x18\a \x01(\tR\aversion\x12\x16\n" +
 	"\x06schema\x18\b \x01(\rR\x06schema\"\x11\n" +
-	"\x0fDescribeRequest\"\xbd\x05\n" +
+	"\x0fDescribeRequest\"\xfc\x05\n" +
 	"\x12ReplicaDescription\x12\x1d\n" +
 	"\n" +
 	"replica_id\x18\x01 \x01(\tR\treplicaId\x12\x17\n" +
@@ -1612,9 +1631,12 @@ const file_proto_slimcp_v1_replica_proto_rawDesc = "" +
 	"distrusted\x18\x12 \x01(\tR\n" +
 	"distrusted\x12!\n" +
 	"\fdisk_problem\x18\x13 \x01(\tR\vdiskProblem\x12'\n" +
-	"\rlast_write_ms\x18\x14 \x01(\x03H\x01R\vlastWriteMs\x88\x01\x01B\x12\n" +
+	"\rlast_write_ms\x18\x14 \x01(\x03H\x01R\vlastWriteMs\x88\x01\x01\x12\x18\n" +
+	"\aproblem\x18\x1e \x01(\tR\aproblem\x12\x19\n" +
+	"\x05ready\x18\x1f \x01(\bH\x02R\x05ready\x88\x01\x01B\x12\n" +
 	"\x10_last_contact_msB\x10\n" +
-	"\x0e_last_write_ms\"o\n" +
+	"\x0e_last_write_msB\b\n" +
+	"\x06_ready\"o\n" +
 	"\tStateHash\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x01 \x01(\x04R\n" +

@@ -88,6 +88,7 @@ type stream struct {
 	routesListed  time.Time // when the last one was
 	// sessionLost holds a token when the state no longer has the session.
 	sessionLost chan struct{}
+	activity    activity
 }
 
 // OpenControlChannel serves one node.
@@ -174,7 +175,7 @@ func (st *stream) serve() error {
 	})
 	st.service.running.Go(st.read)
 	st.service.running.Go(func() {
-		if err := st.outbox.write(st.ctx.Done(), st.rpc.Send); err != nil {
+		if err := st.outbox.write(st.ctx.Done(), st.send); err != nil {
 			st.end(err)
 		}
 	})
@@ -194,6 +195,12 @@ func (st *stream) serve() error {
 		return st.refuse(reason)
 	}
 	return st.serveNode()
+}
+
+func (st *stream) send(message *controllerpb.ControlMessage) error {
+	err := st.rpc.Send(message)
+	st.noteSent()
+	return err
 }
 
 // read receives until the stream ends. Between the registration request and its
@@ -219,6 +226,7 @@ func (st *stream) read() {
 			st.end(err)
 			return
 		}
+		st.noteReceived()
 		if !st.isDiscarded() {
 			st.handle(message)
 		}
@@ -340,6 +348,7 @@ func (st *stream) answer() error {
 		"links", len(first.Links), "routes", len(first.Command.GetRoutesToSet()))
 	s.sessionReady(st.registration.nodeID, session)
 	close(st.answered)
+	st.beginIdle()
 	return nil
 }
 

@@ -140,6 +140,9 @@ func (st *stream) failCalls() {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	st.closed = true
+	if st.activity.timer != nil {
+		st.activity.timer.Stop()
+	}
 	for id, w := range st.waiters {
 		w.answer = Answer{Err: ErrStreamEnded, MessageID: id}
 		st.complete(id, w)

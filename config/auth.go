@@ -189,8 +189,8 @@ func groupSecrets(to *map[string]Secret) decode {
 			item := o.keys[group]
 			text, ok := item.text()
 			switch {
-			case !validGroup(group):
-				item.fail("not the name of a group: accepted: " + acceptedGroup)
+			case !validGroup(group) || strings.Contains(group, ":") || strings.ContainsFunc(group, unicode.IsSpace):
+				item.fail("no token can name this group: accepted: " + acceptedSecretGroup)
 			case !ok || len(text) < minSecretLength:
 				item.fail(fmt.Sprintf("value %s: accepted: a string of at least %d bytes", hidden, minSecretLength))
 			default:
@@ -202,13 +202,15 @@ func groupSecrets(to *map[string]Secret) decode {
 }
 
 const (
-	acceptedGroup  = `1 to 253 bytes, no "/", ":" or "|", no white space or control characters, not "*"`
-	maxGroupLength = 253
+	acceptedGroup = `1 to 253 bytes, no "/", no control characters, not "*"`
+	// acceptedSecretGroup also leaves out what separates the parts of a token.
+	acceptedSecretGroup = `1 to 253 bytes, no "/" or ":", no white space or control characters, not "*"`
+	maxGroupLength      = 253
 )
 
 // validGroup reports whether nodes of a group with this name can register
 // (protocol A8).
 func validGroup(name string) bool {
-	return name != "" && name != "*" && len(name) <= maxGroupLength && !strings.ContainsAny(name, "/:|") &&
-		!strings.ContainsFunc(name, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) })
+	return name != "" && name != "*" && len(name) <= maxGroupLength && !strings.Contains(name, "/") &&
+		!strings.ContainsFunc(name, unicode.IsControl)
 }

@@ -28,7 +28,7 @@ func (a *applier) registerNode(command *slimcppb.RegisterNode) Result {
 	if a.ReplicaRemoved(name.ReplicaID) {
 		return Result{Err: ErrReplicaRemoved} // nobody would end the session
 	}
-	if err := CheckNodeID(command.GetGroup(), command.GetNode()); err != nil {
+	if err := a.checkNodeID(command.GetGroup(), command.GetNode()); err != nil {
 		return Result{Err: fmt.Errorf("%w: %w", ErrInvalid, err)}
 	}
 	if err := a.admit(name, command); err != nil {

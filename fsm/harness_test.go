@@ -29,9 +29,12 @@ type history struct {
 
 const testTerm = 3
 
-func newHistory(t tester) *history {
+func newHistory(t tester) *history { return newHistoryOf(t, 1) }
+
+// newHistoryOf is a history of a cluster that uses a schema.
+func newHistoryOf(t tester, schema uint32) *history {
 	h := &history{t: t, store: New(), clock: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), spoken: map[SessionName]uint64{}}
-	h.must(&slimcppb.Command{Payload: &slimcppb.Command_InitCluster{InitCluster: &slimcppb.InitCluster{ClusterId: "test-cluster"}}})
+	h.must(&slimcppb.Command{Payload: &slimcppb.Command_InitCluster{InitCluster: &slimcppb.InitCluster{ClusterId: "test-cluster", ActiveSchema: schema}}})
 	h.must(&slimcppb.Command{Payload: &slimcppb.Command_LeaderStarted{LeaderStarted: &slimcppb.LeaderStarted{
 		Term: testTerm, ReplicaId: "cp-1", BootId: "boot-1",
 	}}})
@@ -44,7 +47,7 @@ func (h *history) apply(commands ...*slimcppb.Command) []Result {
 	for _, command := range commands {
 		h.clock = h.clock.Add(time.Second)
 		h.seed++
-		command.Schema = 1
+		command.Schema = max(1, command.GetSchema())
 		command.TimeUnixNanos = h.clock.UnixNano()
 		command.Seed = h.seed
 		if command.GetInitCluster() == nil && command.Generation == 0 {

@@ -25,9 +25,8 @@ func NodeID(group, node string) string {
 }
 
 // CheckNodeID says what is wrong with the ids that a node registers with
-// (protocol A8). The characters that are refused have a meaning in listings:
-// "*" is the source of a template, "|" separates the parts of a link's id, and
-// "/" ends a group.
+// (protocol A8). Refused is what the form of a full id needs, or what no line of a
+// log or list can show: "*" is the source of a template, and "/" ends a group.
 func CheckNodeID(group, node string) error {
 	if err := checkGroup(group); err != nil {
 		return err
@@ -43,12 +42,19 @@ func CheckNodeID(group, node string) error {
 		return fmt.Errorf("%w: node id %q is not UTF-8", ErrBadID, node)
 	case strings.ContainsFunc(node, unicode.IsControl):
 		return fmt.Errorf("%w: node id %q has a control character", ErrBadID, node)
-	case strings.Contains(node, "|"):
-		return fmt.Errorf("%w: node id %q has a |", ErrBadID, node)
 	case group == "" && strings.Contains(node, "/"):
 		return fmt.Errorf("%w: node id %q has a /, which is accepted only beside a group", ErrBadID, node)
 	}
 	return nil
+}
+
+// CheckGroup says what is wrong with the name of a group (protocol A8). The empty
+// one, that of nodes without a group, is none.
+func CheckGroup(group string) error {
+	if group == "" {
+		return fmt.Errorf("%w: group is empty", ErrBadID)
+	}
+	return checkGroup(group)
 }
 
 func checkGroup(group string) error {
@@ -63,11 +69,36 @@ func checkGroup(group string) error {
 		return fmt.Errorf("%w: group %q is not UTF-8", ErrBadID, group)
 	}
 	for _, r := range group {
-		if unicode.IsControl(r) || unicode.IsSpace(r) || strings.ContainsRune("/:|", r) {
+		if unicode.IsControl(r) || r == '/' {
 			return fmt.Errorf("%w: group %q has %q, which is not accepted", ErrBadID, group, r)
 		}
 	}
 	return nil
+}
+
+// checkGroup also refuses what was refused before schema 2: white space, colons and
+// bars.
+func (a *applier) checkGroup(group string) error {
+	if err := checkGroup(group); err != nil || a.meta.ActiveSchema >= 2 {
+		return err
+	}
+	for _, r := range group {
+		if unicode.IsSpace(r) || r == ':' || r == '|' {
+			return fmt.Errorf("%w: group %q has %q, which is not accepted", ErrBadID, group, r)
+		}
+	}
+	return nil
+}
+
+// checkNodeID also refuses what was refused before schema 2.
+func (a *applier) checkNodeID(group, node string) error {
+	if err := CheckNodeID(group, node); err != nil || a.meta.ActiveSchema >= 2 {
+		return err
+	}
+	if strings.Contains(node, "|") {
+		return fmt.Errorf("%w: node id %q has a |", ErrBadID, node)
+	}
+	return a.checkGroup(group)
 }
 
 // clusterMark is what the link ids of one cluster have in common.

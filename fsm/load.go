@@ -36,6 +36,9 @@ func (l *loader) load(record *slimcppb.SnapshotRecord) error {
 		if err != nil {
 			return err
 		}
+		if err := l.applier.checkNodeID(node.Group, node.LocalID); err != nil {
+			return err
+		}
 		l.tables.nodes.set(node)
 	case *slimcppb.SnapshotRecord_Link:
 		l.applier.setLink(linkFromProto(r.Link))

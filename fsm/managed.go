@@ -109,7 +109,7 @@ func (a *applier) addEdge(command *slimcppb.AddEdge) Result {
 		return Result{Err: err}
 	}
 	for _, group := range edge {
-		if err := checkGroup(group); err != nil || group == "" {
+		if err := a.checkGroup(group); err != nil || group == "" {
 			return Result{Err: fmt.Errorf("%w: group %q", ErrInvalid, group)}
 		}
 	}
@@ -158,7 +158,7 @@ func (a *applier) addGroup(command *slimcppb.AddGroup) Result {
 		return Result{Err: err}
 	}
 	secret := secretFromProto(command.GetSecret(), a.index())
-	if err := checkGroup(secret.Group); err != nil || secret.Group == "" {
+	if err := a.checkGroup(secret.Group); err != nil || secret.Group == "" {
 		return Result{Err: fmt.Errorf("%w: group %q", ErrInvalid, secret.Group)}
 	}
 	if secret.KeyID == "" && len(secret.Value) < MinSecretBytes {

@@ -93,9 +93,6 @@ func nodeFromProto(record *slimcppb.NodeRecord) (*Node, error) {
 		Acked:     record.GetAcked(),
 		Silent:    record.GetSilent(),
 	}
-	if err := CheckNodeID(node.Group, node.LocalID); err != nil {
-		return nil, err
-	}
 	if node.ID != NodeID(node.Group, node.LocalID) {
 		return nil, fmt.Errorf("%w: node %q is not %q in group %q", ErrBadID, node.ID, node.LocalID, node.Group)
 	}

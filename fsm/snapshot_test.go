@@ -177,7 +177,7 @@ func TestASnapshotThatContradictsItselfIsRefused(t *testing.T) {
 	nobody.SourceNodeId = "a/n9"
 	stranger.DestGroup = "c"
 	badID, wrongID, noSession := node("c", "n1", 3), node("c", "n1", 3), node("c", "n1", 3)
-	badID.Group, badID.NodeId = "c|", "c|/n1"
+	badID.Group, badID.NodeId = "*", "*/n1"
 	wrongID.NodeId = "c/other"
 	noSession.Sessions = nil
 	x := appName("x", 1).Proto()

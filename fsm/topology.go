@@ -326,5 +326,42 @@ func (t *tables) AllowedPairs() iter.Seq2[string, string] {
 	}
 }
 
+// WantedPairs yields the pairs of groups that the topology links, each ordered and
+// once, in order: also those of which a group has no present node, as long as it has
+// a record, or an operator has linked it by name.
+func (t *tables) WantedPairs() iter.Seq2[string, string] {
+	return func(yield func(string, string) bool) {
+		groups := t.wantedGroups()
+		graph := t.expand(groups)
+		for _, group := range groups {
+			for _, peer := range graph.neighbors(group) {
+				if group < peer && !yield(group, peer) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// wantedGroups returns the groups that have a record or an end of a link of the
+// API-managed topology, in order.
+func (t *tables) wantedGroups() []string {
+	var groups []string
+	for group := range t.Groups() {
+		if group.Name != "" {
+			groups = append(groups, group.Name)
+		}
+	}
+	if !t.ConfigManaged() {
+		for segment := range t.segments.all() {
+			for _, edge := range segment.Edges {
+				groups = append(groups, edge[0], edge[1])
+			}
+		}
+	}
+	slices.Sort(groups)
+	return slices.Compact(groups)
+}
+
 // Allowed reports whether the topology links two groups that are present.
 func (t *tables) Allowed(a, b string) bool { return t.graph.allowed(a, b) }

@@ -3,7 +3,10 @@ package northbound
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
+
+	"google.golang.org/protobuf/proto"
 
 	"github.com/slim-cp/slim-cp/fsm"
 	"github.com/slim-cp/slim-cp/proto/slimcp/v1"
@@ -22,13 +25,13 @@ func (s *Service) Convergence(ctx context.Context, _ *slimcppb.ConvergenceReques
 	e := s.explainer(view)
 	response := &slimcppb.ConvergenceResponse{Index: view.Index()}
 	e.nodesConverge(response)
-	e.pairsConverge()
+	waiting := e.pairsConverge(response)
 	e.linksConverge(response)
 	e.routesConverge(response)
 	e.removalsConverge()
 	response.Converged = len(e.lines) == 0
 	response.Lines = bounded(e.lines, maxConvergenceLines)
-	response.Warnings = bounded(append(s.notes(), e.doubles()...), maxConvergenceLines)
+	response.Warnings = bounded(slices.Concat(s.notes(), e.doubles(), waiting), maxConvergenceLines)
 	return response, nil
 }
 
@@ -72,10 +75,12 @@ func (e *explainer) doubles() []string {
 	return lines
 }
 
-// pairsConverge looks for groups that should be linked and are not.
-func (e *explainer) pairsConverge() {
+// pairsConverge looks for groups that should be linked and are not. A pair of which
+// a group has no present node is counted and named in the lines that it returns; it
+// keeps nothing from converging, since there is nobody to link.
+func (e *explainer) pairsConverge(response *slimcppb.ConvergenceResponse) (waiting []string) {
 	pairs := newPairs(e.view)
-	for a, b := range e.view.AllowedPairs() {
+	for a, b := range e.view.WantedPairs() {
 		if _, linked := e.view.LinkBetween(a, b); linked {
 			continue
 		}
@@ -83,8 +88,14 @@ func (e *explainer) pairsConverge() {
 		if reason := pairs.reason(a, b); reason != "" {
 			line += ": " + reason
 		}
-		e.say("%s", line)
+		if e.view.Allowed(a, b) {
+			e.say("%s", line)
+		} else {
+			waiting = append(waiting, line)
+			response.WaitingPairs = proto.Uint64(uint64(len(waiting)))
+		}
 	}
+	return waiting
 }
 
 func (e *explainer) linksConverge(response *slimcppb.ConvergenceResponse) {

@@ -322,14 +322,14 @@ func (f *fleet) options() Options {
 	}
 }
 
-func connect(tb testing.TB, server *grpc.Server) *grpc.ClientConn {
+func connect(tb testing.TB, server *grpc.Server, options ...grpc.DialOption) *grpc.ClientConn {
 	tb.Helper()
 	listener := bufconn.Listen(1 << 16)
 	done := make(chan error, 1)
 	go func() { done <- server.Serve(listener) }()
-	connection, err := grpc.NewClient("passthrough:///replica",
+	connection, err := grpc.NewClient("passthrough:///replica", append(options,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) }))
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) }))...)
 	if err != nil {
 		tb.Fatal(err)
 	}

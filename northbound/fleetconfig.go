@@ -91,7 +91,7 @@ func checkFleetConfig(config *slimcppb.FleetConfig) error {
 		if secret.GetGroup() == "" {
 			return argumentError("secrets: group must not be empty")
 		}
-		if err := checkGroup(secret.GetGroup()); err != nil {
+		if err := checkSecretGroup(secret.GetGroup()); err != nil {
 			return err
 		}
 		if secret.GetKeyId() == "" && len(secret.GetSecret()) < fsm.MinSecretBytes {

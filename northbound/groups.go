@@ -64,7 +64,7 @@ func (s *Service) AddDomain(ctx context.Context, request *controlplanepb.AddDoma
 			case len(secret) < fsm.MinSecretBytes:
 				return fsm.ErrShortSecret
 			}
-			return checkGroup(name)
+			return checkSecretGroup(name)
 		},
 		command: &slimcppb.Command{Payload: &slimcppb.Command_AddGroup{AddGroup: &slimcppb.AddGroup{
 			Secret: &slimcppb.GroupSecret{Group: name, Secret: []byte(secret)},

@@ -111,7 +111,7 @@ func TestMutationRefusals(t *testing.T) {
 		{"config", addLink("a", "b", ""), codes.FailedPrecondition, configManaged},
 		{"api", addLink("a", "b", "none"), codes.NotFound, "segment 'none' not found"},
 		{"api", addLink("a", "a", ""), codes.InvalidArgument, "domain_a and domain_b are both 'a': a domain cannot be linked with itself"},
-		{"api", addLink("a", "b c", ""), codes.InvalidArgument, `malformed id: group "b c" has ' ', which is not accepted`},
+		{"api", addLink("a", "b/c", ""), codes.InvalidArgument, `malformed id: group "b/c" has '/', which is not accepted`},
 
 		{"config", removeLink("", "b", ""), codes.InvalidArgument, noNames},
 		{"config", removeLink("a", "b", "none"), codes.FailedPrecondition, configManaged},

@@ -37,11 +37,11 @@ func (p *pairs) note(link *fsm.Link) {
 	}
 }
 
-// unlinked yields the pairs without a link, each ordered and once, in order.
-// All links must have been noted.
+// unlinked yields the pairs without a link, each ordered and once, in order, also
+// those of a group that has no node. All links must have been noted.
 func (p *pairs) unlinked() iter.Seq2[string, string] {
 	return func(yield func(string, string) bool) {
-		for a, b := range p.view.AllowedPairs() {
+		for a, b := range p.view.WantedPairs() {
 			if _, linked := p.view.LinkBetween(a, b); linked {
 				continue
 			}

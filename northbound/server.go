@@ -39,6 +39,8 @@ const (
 // The options come on top, for instance the transport's credentials.
 func NewServer(service *Service, health *Health, options ...grpc.ServerOption) *grpc.Server {
 	server := grpc.NewServer(append([]grpc.ServerOption{
+		grpc.ChainUnaryInterceptor(unaryWords),
+		grpc.ChainStreamInterceptor(streamWords),
 		grpc.MaxRecvMsgSize(maxRequestBytes),
 		grpc.MaxSendMsgSize(maxAnswerBytes),
 		grpc.MaxHeaderListSize(maxHeaderBytes),

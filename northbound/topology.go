@@ -153,11 +153,19 @@ func checkNewEdge(a, b string) error {
 
 // checkGroup refuses a group that no node could register with (protocol A8).
 func checkGroup(group string) error {
-	const anyNode = "node"
-	if err := fsm.CheckNodeID(group, anyNode); err != nil {
+	if err := fsm.CheckGroup(group); err != nil {
 		return argumentError("%v", err)
 	}
 	return nil
+}
+
+// checkSecretGroup refuses a group that no token can name: ":" separates the parts of
+// one, and no part has white space in it.
+func checkSecretGroup(group string) error {
+	if strings.Contains(group, ":") || strings.ContainsFunc(group, unicode.IsSpace) {
+		return argumentError("no token can name group %q: ':' and white space are not accepted beside shared secrets", shown(group))
+	}
+	return checkGroup(group)
 }
 
 func missingGroups(view *fsm.View, groups ...string) []string {

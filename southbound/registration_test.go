@@ -83,7 +83,7 @@ func TestBadRegistrationIsRefusedAndDisturbsNobody(t *testing.T) {
 	}{
 		"empty id":        {registerMessage(request("a", "")), []string{"node id is empty"}},
 		"star":            {registerMessage(request("a", "*")), []string{"a/*", "reserved"}},
-		"bar":             {registerMessage(request("a", "x|y")), []string{"x|y"}},
+		"line break":      {registerMessage(request("a", "x\ny")), []string{`x\ny`}},
 		"long":            {registerMessage(request("a", long)), []string{"254 bytes"}},
 		"slash in group":  {registerMessage(request("a/b", "n")), []string{"a/b/n", "not accepted"}},
 		"slash, no group": {registerMessage(request("", "x/y")), []string{"x/y"}},

@@ -25,6 +25,8 @@ type vocabulary struct {
 	outputShorthand             string
 
 	environmentPrefix string
+	// userAgent tells the control plane which words to answer in.
+	userAgent string
 	// configVariable names the client file in the environment. Empty: the
 	// program has no client file. slim-cp must have none, for its config.yaml is
 	// the server's.
@@ -42,6 +44,7 @@ func (d Dialect) vocabulary() vocabulary {
 			originShorthand:   "o",
 			targetFlag:        "target-node-id",
 			environmentPrefix: "SLIMCTL_COMMON_OPTS_",
+			userAgent:         "slimctl",
 			configVariable:    "SLIMCTL_CONFIG",
 			credentialsHint:   "give --basic-auth-creds, an auth block in the configuration file, or a valid token in ~/.slimctl/token",
 		}
@@ -52,6 +55,7 @@ func (d Dialect) vocabulary() vocabulary {
 		targetFlag:        "target",
 		outputShorthand:   "o",
 		environmentPrefix: "SLIM_CP_",
+		userAgent:         "slim-cp",
 		credentialsHint:   "give --basic-auth-creds",
 		showsDeletedLinks: true,
 	}

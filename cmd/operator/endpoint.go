@@ -29,6 +29,8 @@ type endpoint struct {
 	tls *tls.Config
 	// authorization is the value of the header, or empty.
 	authorization string
+	// userAgent is that of the tool.
+	userAgent string
 	// timeout covers connecting and the whole answer.
 	timeout time.Duration
 }
@@ -42,6 +44,7 @@ func (e endpoint) dial(more ...grpc.DialOption) (*grpc.ClientConn, error) {
 	}
 	options := append([]grpc.DialOption{
 		grpc.WithTransportCredentials(transport),
+		grpc.WithUserAgent(e.userAgent),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessageBytes)),
 		grpc.WithDisableRetry(),
 		grpc.WithDisableServiceConfig(),

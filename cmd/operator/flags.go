@@ -107,7 +107,7 @@ func (c *connectionFlags) resolve(flags *pflag.FlagSet, v vocabulary, defaultSer
 			return endpoint{}, err
 		}
 	}
-	var resolved endpoint
+	resolved := endpoint{userAgent: v.userAgent}
 	security, err := c.resolveServer(&resolved, file, defaultServer)
 	if err != nil {
 		return endpoint{}, err

@@ -139,11 +139,19 @@ func statusHeading(answer *slimcppb.ConvergenceResponse) string {
 	if !answer.GetConverged() {
 		verdict = "Not converged"
 	}
-	return fmt.Sprintf("%s at index %d: %d of %d nodes connected, %d of %d links applied, %d of %d routes applied",
+	heading := fmt.Sprintf("%s at index %d: %d of %d nodes connected, %d of %d links applied, %d of %d routes applied",
 		verdict, answer.GetIndex(),
 		answer.GetConnectedNodes(), answer.GetNodes(),
 		answer.GetAppliedLinks(), answer.GetLinks(),
 		answer.GetAppliedRoutes(), answer.GetRoutes())
+	switch waiting := answer.GetWaitingPairs(); waiting {
+	case 0:
+		return heading
+	case 1:
+		return heading + ", 1 pair of groups waits for a node"
+	default:
+		return fmt.Sprintf("%s, %d pairs of groups wait for a node", heading, waiting)
+	}
 }
 
 // notConvergedError is an answer that is not the one hoped for.

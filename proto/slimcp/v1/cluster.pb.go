@@ -296,7 +296,10 @@ type ConvergenceResponse struct {
 	Routes         uint64   `protobuf:"varint,8,opt,name=routes,proto3" json:"routes,omitempty"`
 	AppliedRoutes  uint64   `protobuf:"varint,9,opt,name=applied_routes,json=appliedRoutes,proto3" json:"applied_routes,omitempty"`
 	// What looks wrong and keeps nothing from converging, at most 100 lines.
-	Warnings      []string `protobuf:"bytes,10,rep,name=warnings,proto3" json:"warnings,omitempty"`
+	Warnings []string `protobuf:"bytes,10,rep,name=warnings,proto3" json:"warnings,omitempty"`
+	// Pairs of groups that the topology links and of which a group has no node. They
+	// keep nothing from converging, and are among the warnings. Absent: none.
+	WaitingPairs  *uint64 `protobuf:"varint,14,opt,name=waiting_pairs,json=waitingPairs,proto3,oneof" json:"waiting_pairs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -399,6 +402,13 @@ func (x *ConvergenceResponse) GetWarnings() []string {
 		return x.Warnings
 	}
 	return nil
+}
+
+func (x *ConvergenceResponse) GetWaitingPairs() uint64 {
+	if x != nil && x.WaitingPairs != nil {
+		return *x.WaitingPairs
+	}
+	return 0
 }
 
 type ApplyFleetConfigRequest struct {
@@ -2114,7 +2124,7 @@ const file_proto_slimcp_v1_cluster_proto_rawDesc = "" +
 	"\x05works\x18\x01 \x01(\bR\x05works\x12\x14\n" +
 	"\x05lines\x18\x02 \x03(\tR\x05lines\x12\x14\n" +
 	"\x05index\x18\x03 \x01(\x04R\x05index\"\x14\n" +
-	"\x12ConvergenceRequest\"\xb4\x02\n" +
+	"\x12ConvergenceRequest\"\xf0\x02\n" +
 	"\x13ConvergenceResponse\x12\x1c\n" +
 	"\tconverged\x18\x01 \x01(\bR\tconverged\x12\x14\n" +
 	"\x05lines\x18\x02 \x03(\tR\x05lines\x12\x14\n" +
@@ -2126,7 +2136,9 @@ const file_proto_slimcp_v1_cluster_proto_rawDesc = "" +
 	"\x06routes\x18\b \x01(\x04R\x06routes\x12%\n" +
 	"\x0eapplied_routes\x18\t \x01(\x04R\rappliedRoutes\x12\x1a\n" +
 	"\bwarnings\x18\n" +
-	" \x03(\tR\bwarnings\"_\n" +
+	" \x03(\tR\bwarnings\x12(\n" +
+	"\rwaiting_pairs\x18\x0e \x01(\x04H\x00R\fwaitingPairs\x88\x01\x01B\x10\n" +
+	"\x0e_waiting_pairs\"_\n" +
 	"\x17ApplyFleetConfigRequest\x12.\n" +
 	"\x06config\x18\x01 \x01(\v2\x16.slimcp.v1.FleetConfigR\x06config\x12\x14\n" +
 	"\x05force\x18\x02 \x01(\bR\x05force\"d\n" +
@@ -2377,6 +2389,7 @@ func file_proto_slimcp_v1_cluster_proto_init() {
 		return
 	}
 	file_proto_slimcp_v1_types_proto_init()
+	file_proto_slimcp_v1_cluster_proto_msgTypes[4].OneofWrappers = []any{}
 	file_proto_slimcp_v1_cluster_proto_msgTypes[11].OneofWrappers = []any{}
 	file_proto_slimcp_v1_cluster_proto_msgTypes[31].OneofWrappers = []any{
 		(*SaveSnapshotResponse_Data)(nil),

@@ -37,6 +37,8 @@ type custody struct {
 	ctx   context.Context
 	stop  context.CancelFunc
 	slots chan struct{} // of proposals
+	// pause waits between two looks; tests make it take longer than it should.
+	pause func(context.Context, time.Duration) bool
 	// running are the goroutines of the custody.
 	running sync.WaitGroup
 
@@ -62,7 +64,7 @@ type remote struct {
 func newCustody(ctx context.Context, r *Router, term uint64) *custody {
 	c := &custody{
 		router: r, term: term, logger: r.logger, slots: make(chan struct{}, maxLosing),
-		replicas: map[string]*remote{}, losing: map[fsm.SessionName]struct{}{},
+		replicas: map[string]*remote{}, losing: map[fsm.SessionName]struct{}{}, pause: pause,
 	}
 	c.ctx, c.stop = context.WithCancel(ctx)
 	return c
@@ -223,7 +225,7 @@ func (c *custody) draining(a *attachment) {
 // watch looks again and again for replicas that are gone.
 func (c *custody) watch() {
 	last := time.Now()
-	for pause(c.ctx, custodyLook) {
+	for c.pause(c.ctx, custodyLook) {
 		now := time.Now()
 		if stood := now.Sub(last); stood > custodyStall {
 			c.forgive(stood)

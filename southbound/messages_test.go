@@ -417,6 +417,30 @@ func TestLastWordsBeforeTheEndCount(t *testing.T) {
 	})
 }
 
+// What a node said last may wait for the log when its stream ends. It counts all the
+// same, before the end of the session: a node that stops says that its names are gone.
+func TestLastWordsThatWaitForTheLogCount(t *testing.T) {
+	run(t, func(t *testing.T, r *rig) {
+		n := r.join("a", "n")
+		n.announce("x", "y")
+		eventually(t, "the names are in the state", func() bool { return r.announced("a/n") == "x y" })
+		resume := r.replica.stall()
+		n.announce("z") // on its way to the log
+		synctest.Wait()
+		n.withdraw("x") // waits behind it
+		synctest.Wait()
+		n.hangUp()
+		pass(500 * time.Millisecond)
+		resume()
+		eventually(t, "the session ends", func() bool {
+			return len(accepted(r.replica, (*slimcppb.Command).GetSessionLost)) == 1
+		})
+		if r.announced("a/n") != "y z" {
+			t.Errorf("announced %q, want what the node said last", r.announced("a/n"))
+		}
+	})
+}
+
 func TestSlowReaderDelaysNobody(t *testing.T) {
 	run(t, func(t *testing.T, r *rig) {
 		slow := r.open(false)

@@ -289,7 +289,7 @@ func (m *recoveredMachine) Snapshot() (raft.FSMSnapshot, error) {
 		return nil, err
 	}
 	view := m.store.View()
-	info, err := fsm.RewriteSnapshot(&rewritten, &state, view, fsm.RestoreOptions{Now: time.Now()})
+	info, err := fsm.RewriteSnapshot(&rewritten, &state, view, fsm.RestoreOptions{Now: time.Now(), Own: true})
 	if err != nil {
 		return nil, err
 	}

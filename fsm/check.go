@@ -8,7 +8,9 @@ import (
 // Check verifies the invariants of the state, for tests and for files that come
 // from outside. It costs the square of the fleet.
 func (v *View) Check() error {
-	if err := v.check(); err != nil {
+	j := &judge{tables: &v.tables}
+	j.state()
+	if err := j.err(); err != nil {
 		return err
 	}
 	if err := v.checkBlocked(); err != nil {
@@ -22,32 +24,21 @@ func (v *View) Check() error {
 	return nil
 }
 
-// check verifies that records agree with each other and with the indexes.
-func (t *tables) check() error {
-	if err := t.checkLinks(); err != nil {
-		return err
-	}
-	if err := t.checkNodes(); err != nil {
-		return err
-	}
-	return t.checkNames()
-}
-
-func (t *tables) checkLinks() error {
+func (j *judge) checkLinks() {
 	live := 0
-	for link := range t.Links() {
+	for link := range j.Links() {
 		if link.SourceGroup == link.DestGroup {
-			return fmt.Errorf("link %s is inside group %q", link.ID, link.SourceGroup)
+			j.say("link %s is inside group %q", link.ID, link.SourceGroup)
 		}
 		if !link.Live() {
 			continue
 		}
 		live++
-		if between, ok := t.LinkBetween(link.SourceGroup, link.DestGroup); !ok || between.ID != link.ID {
-			return fmt.Errorf("link %s is not the link of its pair %s~%s", link.ID, link.SourceGroup, link.DestGroup)
+		if between, ok := j.LinkBetween(link.SourceGroup, link.DestGroup); !ok || between.ID != link.ID {
+			j.say("link %s is not the link of its pair %s~%s", link.ID, link.SourceGroup, link.DestGroup)
 		}
-		if !t.Allowed(link.SourceGroup, link.DestGroup) {
-			return fmt.Errorf("link %s: the topology forbids %s~%s", link.ID, link.SourceGroup, link.DestGroup)
+		if !j.Allowed(link.SourceGroup, link.DestGroup) {
+			j.say("link %s: the topology forbids %s~%s", link.ID, link.SourceGroup, link.DestGroup)
 		}
 		for _, end := range []struct{ node, group string }{
 			{link.SourceNode, link.SourceGroup}, {link.DestNode, link.DestGroup},
@@ -55,47 +46,46 @@ func (t *tables) checkLinks() error {
 			if end.node == "" {
 				continue
 			}
-			if node, ok := t.Node(end.node); !ok || node.Group != end.group || node.State != NodePresent {
-				return fmt.Errorf("link %s ends at %q, which is not a present node of group %q", link.ID, end.node, end.group)
+			if node, ok := j.Node(end.node); !ok || node.Group != end.group || node.State != NodePresent {
+				j.say("link %s ends at %q, which is not a present node of group %q", link.ID, end.node, end.group)
 			}
-			if !t.linksOfNode.has(nodeLinkKey{node: end.node, link: link.ID}) {
-				return fmt.Errorf("link %s is not in the index of node %q", link.ID, end.node)
+			if !j.linksOfNode.has(nodeLinkKey{node: end.node, link: link.ID}) {
+				j.say("link %s is not in the index of node %q", link.ID, end.node)
 			}
 		}
 		if link.Status == LinkApplied && link.DestNode == "" {
-			return fmt.Errorf("link %s is applied without an end", link.ID)
+			j.say("link %s is applied without an end", link.ID)
 		}
 	}
-	if t.pairs.len() != live || t.groupLinks.len() != 2*live {
-		return fmt.Errorf("%d live links, but %d pairs and %d neighbours", live, t.pairs.len(), t.groupLinks.len())
+	if j.pairs.len() != live || j.groupLinks.len() != 2*live {
+		j.say("%d live links, but %d pairs and %d neighbours", live, j.pairs.len(), j.groupLinks.len())
 	}
-	for key := range t.linksOfNode.all() {
-		if link, ok := t.Link(key.link); !ok || (link.SourceNode != key.node && link.DestNode != key.node) {
-			return fmt.Errorf("index gives node %q link %s, which does not end there", key.node, key.link)
+	for key := range j.linksOfNode.all() {
+		if link, ok := j.Link(key.link); !ok || (link.SourceNode != key.node && link.DestNode != key.node) {
+			j.say("index gives node %q link %s, which does not end there", key.node, key.link)
 		}
 	}
-	for key := range t.former.all() {
-		if link, ok := t.Link(key.linkID); !ok || link.Live() {
-			return fmt.Errorf("former link %s of %s~%s is not a deleted one", key.linkID, key.a, key.b)
+	for key := range j.former.all() {
+		if link, ok := j.Link(key.linkID); !ok || link.Live() {
+			j.say("former link %s of %s~%s is not a deleted one", key.linkID, key.a, key.b)
 		}
 	}
-	if t.former.len() != t.links.len()-live {
-		return fmt.Errorf("%d links, %d of them live, but %d former ones", t.links.len(), live, t.former.len())
+	if j.former.len() != j.links.len()-live {
+		j.say("%d links, %d of them live, but %d former ones", j.links.len(), live, j.former.len())
 	}
-	return nil
 }
 
-func (t *tables) checkNodes() error {
+func (j *judge) checkNodes() {
 	sessions := 0
 	counted := map[string]Group{}
-	for node := range t.Nodes() {
+	for node := range j.Nodes() {
 		for i, session := range node.Sessions {
 			sessions++
-			if owner, ok := t.SessionNode(session.Name); !ok || owner.ID != node.ID {
-				return fmt.Errorf("session %v of node %q is not in the index", session.Name, node.ID)
+			if owner, ok := j.SessionNode(session.Name); !ok || owner.ID != node.ID {
+				j.say("session %v of node %q is not in the index", session.Name, node.ID)
 			}
 			if i > 0 && node.Sessions[i-1].Epoch > session.Epoch {
-				return fmt.Errorf("sessions of node %q are out of order", node.ID)
+				j.say("sessions of node %q are out of order", node.ID)
 			}
 		}
 		group := counted[node.Group]
@@ -111,54 +101,52 @@ func (t *tables) checkNodes() error {
 		}
 		counted[node.Group] = group
 		if node.Connected() == !node.LastSession.Name.IsZero() {
-			return fmt.Errorf("node %q has a session and a last session, or neither", node.ID)
+			j.say("node %q has a session and a last session, or neither", node.ID)
 		}
 	}
-	if t.sessions.len() != sessions {
-		return fmt.Errorf("%d sessions, but %d in the index", sessions, t.sessions.len())
+	if j.sessions.len() != sessions {
+		j.say("%d sessions, but %d in the index", sessions, j.sessions.len())
 	}
-	if t.groups.len() != len(counted) || t.members.len() != t.nodes.len() {
-		return fmt.Errorf("%d groups and %d nodes, but %d and %d in the indexes",
-			len(counted), t.nodes.len(), t.groups.len(), t.members.len())
+	if j.groups.len() != len(counted) || j.members.len() != j.nodes.len() {
+		j.say("%d groups and %d nodes, but %d and %d in the indexes",
+			len(counted), j.nodes.len(), j.groups.len(), j.members.len())
 	}
-	for group := range t.Groups() {
+	for group := range j.Groups() {
 		want := counted[group.Name]
 		want.Name = group.Name
 		if *group != want {
-			return fmt.Errorf("group %+v is counted as %+v", want, *group)
+			j.say("group %+v is counted as %+v", want, *group)
 		}
 	}
-	return nil
 }
 
-func (t *tables) checkNames() error {
+func (j *judge) checkNames() {
 	announcers := 0
-	for record := range t.Names() {
+	for record := range j.Names() {
 		if len(record.Announcers) == 0 {
-			return fmt.Errorf("name %s has no announcer", record.Name)
+			j.say("name %s has no announcer", record.Name)
 		}
 		for i, announcer := range record.Announcers {
 			announcers++
-			node, ok := t.Node(announcer.NodeID)
+			node, ok := j.Node(announcer.NodeID)
 			if !ok || node.Group != announcer.Group || node.State != NodePresent {
-				return fmt.Errorf("name %s: announcer %q is not a present node of group %q",
+				j.say("name %s: announcer %q is not a present node of group %q",
 					record.Name, announcer.NodeID, announcer.Group)
 			}
 			if i > 0 && record.Announcers[i-1].First.Compare(announcer.First) > 0 {
-				return fmt.Errorf("name %s: announcers are out of order", record.Name)
+				j.say("name %s: announcers are out of order", record.Name)
 			}
-			if t.tombstones.has(&Tombstone{Name: record.Name, Announcer: announcer}) {
-				return fmt.Errorf("name %s: announcer %q has a tombstone too", record.Name, announcer.NodeID)
+			if j.tombstones.has(&Tombstone{Name: record.Name, Announcer: announcer}) {
+				j.say("name %s: announcer %q has a tombstone too", record.Name, announcer.NodeID)
 			}
-			if !t.namesOfNode.has(nodeNameKey{node: announcer.NodeID, name: record.Name}) {
-				return fmt.Errorf("name %s is not in the index of node %q", record.Name, announcer.NodeID)
+			if !j.namesOfNode.has(nodeNameKey{node: announcer.NodeID, name: record.Name}) {
+				j.say("name %s is not in the index of node %q", record.Name, announcer.NodeID)
 			}
 		}
 	}
-	if t.namesOfNode.len() != announcers {
-		return fmt.Errorf("%d announcements, but %d in the index", announcers, t.namesOfNode.len())
+	if j.namesOfNode.len() != announcers {
+		j.say("%d announcements, but %d in the index", announcers, j.namesOfNode.len())
 	}
-	return nil
 }
 
 // checkBlocked compares the blocked pairs with what they follow from, and with

@@ -188,15 +188,18 @@ func goldenHistory(t *testing.T) *history {
 
 func goldenConfig(auth string, segments ...*slimcppb.Segment) *slimcppb.FleetConfig {
 	timeout := uint32(2000)
-	return &slimcppb.FleetConfig{
+	config := &slimcppb.FleetConfig{
 		Topology:         &slimcppb.Topology{Segments: segments},
 		RegistrationAuth: auth,
 		EnforcedConnection: &slimcppb.EnforcedConnection{
 			TimeoutMs: &timeout, Keepalive: &slimcppb.Keepalive{TcpKeepaliveMs: 60_000, KeepAliveWhileIdle: true},
 		},
-		Graces:  &slimcppb.Graces{FailoverMs: 1000, DepartureMs: 10_000, TombstoneMs: 60_000},
-		Secrets: []*slimcppb.GroupSecret{{Group: "from-file", Secret: bytes.Repeat([]byte("f"), MinSecretBytes)}},
+		Graces: &slimcppb.Graces{FailoverMs: 1000, DepartureMs: 10_000, TombstoneMs: 60_000},
 	}
+	if auth == SharedSecret {
+		config.Secrets = []*slimcppb.GroupSecret{{Group: "from-file", Secret: bytes.Repeat([]byte("f"), MinSecretBytes)}}
+	}
+	return config
 }
 
 func configCommand(config *slimcppb.FleetConfig, replica string) *slimcppb.Command {

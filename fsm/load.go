@@ -13,6 +13,21 @@ type loader struct {
 	tables  tables
 	applier *applier
 	state   *slimcppb.StateRecord
+	judge   judge
+	counts  [len(recordKinds)]int // of records that were read, by kind
+}
+
+// recordKinds are the kinds of records of which a state has many, for people.
+var recordKinds = [...]string{
+	"nodes", "links", "names", "tombstones", "ended sessions", "segments", "secrets", "tokens", "replicas", "requests",
+}
+
+// sizes returns how many records of each kind a state has.
+func (t *tables) sizes() [len(recordKinds)]int {
+	return [...]int{
+		t.nodes.len(), t.links.len(), t.names.len(), t.tombstones.len(), t.ended.len(),
+		t.segments.len(), t.secrets.len(), t.tokens.len(), t.replicas.len(), t.requestOrder.len(),
+	}
 }
 
 func newLoader(header *slimcppb.SnapshotHeader) *loader {
@@ -22,12 +37,28 @@ func newLoader(header *slimcppb.SnapshotHeader) *loader {
 		Index: header.GetIndex(), Term: header.GetTerm(), ActiveSchema: max(1, header.GetSchema()),
 	}
 	l.applier = &applier{tables: &l.tables, changes: &changeSet{}}
+	l.judge.tables = &l.tables
 	return l
 }
 
-func (l *loader) load(record *slimcppb.SnapshotRecord) error {
+// load adds a record. One that cannot be one is noted, so that all that is wrong with a
+// file is told.
+func (l *loader) load(record *slimcppb.SnapshotRecord) {
+	if err := l.add(record); err != nil {
+		l.judge.say("%v", err)
+	}
+	l.applier.changes = &changeSet{}
+}
+
+func (l *loader) add(record *slimcppb.SnapshotRecord) error {
+	if kind := kindOf(record); kind >= 0 {
+		l.counts[kind]++
+	}
 	switch r := record.GetRecord().(type) {
 	case *slimcppb.SnapshotRecord_State:
+		if l.state != nil {
+			return errors.New("there are two state records")
+		}
 		l.state = r.State
 	case *slimcppb.SnapshotRecord_Fleet:
 		l.tables.fleet = r.Fleet
@@ -74,8 +105,12 @@ func (l *loader) load(record *slimcppb.SnapshotRecord) error {
 	default:
 		return fmt.Errorf("%w in a snapshot", ErrUnknownCommand)
 	}
-	l.applier.changes = &changeSet{}
 	return nil
+}
+
+// kindOf returns the place of a record's kind in recordKinds, -1 for the single ones.
+func kindOf(record *slimcppb.SnapshotRecord) int {
+	return int(record.ProtoReflect().WhichOneof(record.ProtoReflect().Descriptor().Oneofs().Get(0)).Number()) - 3
 }
 
 func (l *loader) loadName(name *NameRecord) {
@@ -85,9 +120,12 @@ func (l *loader) loadName(name *NameRecord) {
 	}
 }
 
-func (l *loader) finish() error {
+// finish makes the indexes and judges the whole state; one that comes from outside has
+// to be one that operators could have made.
+func (l *loader) finish(outside bool) error {
 	if l.state == nil {
-		return errors.New("state record is absent")
+		l.judge.say("state record is absent")
+		return l.judge.err()
 	}
 	l.applier.loading = true // the topology is expanded once, at the end
 	for node := range l.tables.nodes.all() {
@@ -101,5 +139,14 @@ func (l *loader) finish() error {
 	m.Clock = timeFromProto(l.state.GetClockUnixNanos())
 	m.LeaderTerm, m.LeaderReplica, m.LeaderBoot = l.state.GetLeaderTerm(), l.state.GetLeaderReplica(), l.state.GetLeaderBoot()
 	m.TreesRevision, m.FleetRevision = l.state.GetTreesRevision(), l.state.GetFleetRevision()
-	return l.tables.check()
+	for kind, size := range l.tables.sizes() {
+		if read := l.counts[kind]; read > size {
+			l.judge.say("%d records of %s, and %d of them are there twice or too many", read, recordKinds[kind], read-size)
+		}
+	}
+	l.judge.state()
+	if outside {
+		l.judge.configuration()
+	}
+	return l.judge.err()
 }

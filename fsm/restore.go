@@ -20,6 +20,8 @@ type RestoreOptions struct {
 	// Force takes a snapshot of another cluster, whose nodes, links, names and
 	// fleet configuration become this cluster's.
 	Force bool
+	// Own: the file is this cluster's own state, and not from outside.
+	Own bool
 }
 
 // SnapshotInfo says what a snapshot holds.
@@ -42,20 +44,19 @@ type RecordCount struct {
 // Info returns what the snapshot holds.
 func (s *Snapshot) Info() SnapshotInfo {
 	t := &s.tables
-	return SnapshotInfo{
+	info := SnapshotInfo{
 		ClusterID: t.meta.ClusterID, Generation: t.meta.Generation, Index: t.meta.Index, Term: t.meta.Term,
 		Schema: t.meta.ActiveSchema, Clock: t.meta.Clock,
-		Records: []RecordCount{
-			{"nodes", t.nodes.len()}, {"links", t.links.len()}, {"names", t.names.len()},
-			{"tombstones", t.tombstones.len()}, {"ended sessions", t.ended.len()}, {"segments", t.segments.len()},
-			{"secrets", t.secrets.len()}, {"tokens", t.tokens.len()}, {"replicas", t.replicas.len()},
-			{"requests", t.requestOrder.len()},
-		},
 	}
+	for kind, count := range t.sizes() {
+		info.Records = append(info.Records, RecordCount{recordKinds[kind], count})
+	}
+	return info
 }
 
-// InspectSnapshot reads and checks a whole snapshot, as a restore does, and says
-// what it holds. Its errors wrap ErrSnapshot.
+// InspectSnapshot reads and judges a whole snapshot, as a restore does, and says
+// what it holds. Its errors wrap ErrSnapshot, and a StateError that lists all that is
+// wrong with what it holds.
 func InspectSnapshot(r io.Reader) (SnapshotInfo, error) {
 	snapshot, err := ReadSnapshot(r)
 	if err != nil {
@@ -73,7 +74,8 @@ func InspectSnapshot(r io.Reader) (SnapshotInfo, error) {
 // one whose stream ended now. What the cluster is comes from the present: its id,
 // replicas and removed ids, the fingerprints of their files, the active schema, the
 // leadership, results of requests. The generation is higher than both, so that what
-// was decided before the restore changes nothing. Index and term are the file's.
+// was decided before the restore changes nothing, and so are index and term: what the
+// file's records refer to has to be below.
 //
 // The returned info is that of what was written. The errors are ErrSnapshot for a
 // file that cannot be read, ErrOtherCluster without Force, ErrInactiveSchema for a
@@ -87,11 +89,11 @@ func rewriteSnapshot(w io.Writer, r io.Reader, present *View, options RestoreOpt
 	if present.ClusterID() == "" {
 		return SnapshotInfo{}, ErrNotInitialised
 	}
-	file, err := readSnapshot(r, known)
+	file, err := readSnapshot(r, known, !options.Own)
 	if err != nil {
 		return SnapshotInfo{}, err
 	}
-	if err := fits(&file.tables.meta, present, options); err != nil {
+	if err := fits(&file.tables, present, options); err != nil {
 		return SnapshotInfo{}, err
 	}
 	rewritten := &Snapshot{tables: restored(&file.tables, &present.tables, options.Now)}
@@ -101,7 +103,16 @@ func rewriteSnapshot(w io.Writer, r io.Reader, present *View, options RestoreOpt
 	return rewritten.Info(), nil
 }
 
-func fits(file *meta, present *View, options RestoreOptions) error {
+func fits(file *tables, present *View, options RestoreOptions) error {
+	j := &judge{tables: file}
+	j.within(&present.meta, options.Now)
+	if err := j.err(); err != nil {
+		return fmt.Errorf("%w: %w", ErrSnapshot, err)
+	}
+	return fitsCluster(&file.meta, present, options)
+}
+
+func fitsCluster(file *meta, present *View, options RestoreOptions) error {
 	if file.ClusterID != present.ClusterID() && !options.Force {
 		return fmt.Errorf("%w: it is of %q, this cluster is %q", ErrOtherCluster, file.ClusterID, present.ClusterID())
 	}
@@ -118,8 +129,8 @@ func restored(file, present *tables, now time.Time) tables {
 	t.meta = meta{
 		ClusterID:    present.meta.ClusterID,
 		Generation:   max(file.meta.Generation, present.meta.Generation) + 1,
-		Index:        file.meta.Index,
-		Term:         file.meta.Term,
+		Index:        max(file.meta.Index, present.meta.Index),
+		Term:         max(file.meta.Term, present.meta.Term),
 		Clock:        slices.MaxFunc([]time.Time{file.meta.Clock, present.meta.Clock, now.UTC()}, time.Time.Compare),
 		LeaderTerm:   present.meta.LeaderTerm,
 		ActiveSchema: present.meta.ActiveSchema,

@@ -159,7 +159,7 @@ func (f *frameWriter) frame(message proto.Message) {
 // Restore replaces the state by a snapshot's. The snapshot is read and checked
 // completely first; on an error the state stays as it was.
 func (s *Store) Restore(r io.Reader) error {
-	restored, err := readSnapshot(r, s.known)
+	restored, err := readSnapshot(r, s.known, false)
 	if err != nil {
 		return err
 	}
@@ -168,10 +168,13 @@ func (s *Store) Restore(r io.Reader) error {
 	return nil
 }
 
-// ReadSnapshot reads and checks a whole snapshot.
-func ReadSnapshot(r io.Reader) (*Snapshot, error) { return readSnapshot(r, SchemaVersion) }
+// ReadSnapshot reads and judges a whole snapshot that comes from outside. Of a content
+// that cannot be a state's the error wraps a StateError, which lists all problems.
+func ReadSnapshot(r io.Reader) (*Snapshot, error) { return readSnapshot(r, SchemaVersion, true) }
 
-func readSnapshot(r io.Reader, known uint32) (*Snapshot, error) {
+// readSnapshot reads a snapshot. What the replicas have agreed on already is not judged
+// as what comes from outside is: its configuration is active, whatever it says.
+func readSnapshot(r io.Reader, known uint32, outside bool) (*Snapshot, error) {
 	in := &frameReader{r: bufio.NewReaderSize(r, snapshotBuffer), sum: sha256.New()}
 	magic := make([]byte, len(snapshotMagic))
 	if err := in.raw(magic); err != nil || string(magic) != snapshotMagic {
@@ -195,7 +198,7 @@ func readSnapshot(r io.Reader, known uint32) (*Snapshot, error) {
 	if err := in.trailer(records); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrSnapshot, err)
 	}
-	if err := loader.finish(); err != nil {
+	if err := loader.finish(outside); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrSnapshot, err)
 	}
 	return &Snapshot{tables: loader.tables}, nil
@@ -252,9 +255,10 @@ func (f *frameReader) records(loader *loader) (uint64, error) {
 		if err != nil || !more {
 			return count, err
 		}
-		if err := loader.load(record); err != nil {
-			return count, err
+		if record.GetRecord() == nil {
+			return count, fmt.Errorf("%w in a snapshot", ErrUnknownCommand)
 		}
+		loader.load(record)
 	}
 }
 

@@ -10,10 +10,6 @@ import (
 	"github.com/slim-cp/slim-cp/proto/slimcp/v1"
 )
 
-// authSpire is a kind of registration authentication beside fsm.NoAuth and
-// fsm.SharedSecret.
-const authSpire = "spire"
-
 // ApplyFleetConfig makes a fleet configuration the active one (protocol T1, T2).
 // The document is complete: what it leaves out is not taken from the active one.
 // One that equals the active one changes nothing. One that takes away what is not
@@ -76,27 +72,14 @@ func (s *Service) PreviewFleetConfig(ctx context.Context, request *slimcppb.Prev
 
 // checkFleetConfig refuses what no file could say.
 func checkFleetConfig(config *slimcppb.FleetConfig) error {
-	auth := config.GetRegistrationAuth()
-	switch {
-	case config == nil:
+	if config == nil {
 		return argumentError("config must not be empty")
-	case auth != fsm.NoAuth && auth != fsm.SharedSecret && auth != authSpire:
-		return argumentError("registration_auth %q: accepted are %q, %q and %q", shown(auth), fsm.NoAuth, fsm.SharedSecret, authSpire)
-	case auth != fsm.SharedSecret && len(config.GetSecrets()) > 0:
-		return argumentError("secrets: accepted only with registration_auth %q", fsm.SharedSecret)
-	case auth == fsm.SharedSecret && len(config.GetSecrets()) == 0 && len(config.GetTopology().GetSegments()) > 0:
-		return argumentError("secrets: at least one is needed beside a topology, since operators cannot add groups then")
 	}
-	for _, secret := range config.GetSecrets() {
-		if secret.GetGroup() == "" {
-			return argumentError("secrets: group must not be empty")
-		}
-		if err := checkSecretGroup(secret.GetGroup()); err != nil {
-			return err
-		}
-		if secret.GetKeyId() == "" && len(secret.GetSecret()) < fsm.MinSecretBytes {
-			return argumentError("secret of group '%s' is too short: at least %d bytes are accepted", secret.GetGroup(), fsm.MinSecretBytes)
-		}
+	if config.GetRegistrationAuth() == "" {
+		return argumentError("registration_auth \"\": accepted are %q and %q", fsm.NoAuth, fsm.SharedSecret)
+	}
+	if problems := fsm.FleetProblems(config); len(problems) > 0 {
+		return argumentError("%s", problems[0])
 	}
 	return nil
 }

@@ -65,7 +65,7 @@ func TestApplyFleetConfigRefusals(t *testing.T) {
 		want   string
 	}{
 		{nil, "config must not be empty"},
-		{&slimcppb.FleetConfig{}, `registration_auth "": accepted are "none", "shared_secret" and "spire"`},
+		{&slimcppb.FleetConfig{}, `registration_auth "": accepted are "none" and "shared_secret"`},
 		{
 			&slimcppb.FleetConfig{RegistrationAuth: "none", Secrets: []*slimcppb.GroupSecret{secretOf("a", goodSecret)}},
 			`secrets: accepted only with registration_auth "shared_secret"`,
@@ -80,7 +80,7 @@ func TestApplyFleetConfigRefusals(t *testing.T) {
 		},
 		{
 			&slimcppb.FleetConfig{RegistrationAuth: "shared_secret", Secrets: []*slimcppb.GroupSecret{secretOf("*", goodSecret)}},
-			`malformed id: group "*" is reserved`,
+			`secrets: malformed id: group "*" is reserved`,
 		},
 		{
 			&slimcppb.FleetConfig{RegistrationAuth: "shared_secret", Secrets: []*slimcppb.GroupSecret{secretOf("a", "short-one")}},

@@ -283,6 +283,27 @@ func TestBadSnapshotIsNotKept(t *testing.T) {
 	}
 }
 
+// A file that is whole and cannot be a state is told apart from a damaged one, with all
+// that is wrong.
+func TestInspectTellsWhatIsWrong(t *testing.T) {
+	file := filepath.Join(isolate(t), "state")
+	store := fsm.New()
+	command := &slimcppb.Command{Payload: &slimcppb.Command_InitCluster{InitCluster: &slimcppb.InitCluster{ClusterId: "c1"}}}
+	store.Apply(1<<63, 1<<63, &slimcppb.Entry{Commands: []*slimcppb.Command{command}})
+	var content strings.Builder
+	if err := store.Capture().Write(&content); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte(content.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got := run(t, Options{}, "snapshot", "inspect", file)
+	if got.code != ExitFailed || !strings.Contains(got.stderr, "the index is 9223372036854775808") ||
+		!strings.Contains(got.stderr, "the term is 9223372036854775808") || !strings.Contains(got.stderr, "2 problems") {
+		t.Errorf("exit code %d: %s%s", got.code, got.stdout, got.stderr)
+	}
+}
+
 // A damaged file is refused before anybody is asked.
 func TestDamagedSnapshotIsNotSent(t *testing.T) {
 	home := isolate(t)

@@ -37,9 +37,17 @@ func (t *tree) snapshotCommand() *cobra.Command {
 	inspect := &cobra.Command{
 		Use:   "inspect FILE",
 		Short: "Check a saved state and say what it holds",
-		Args:  exactly("FILE"),
+		Long: "Check a saved state as a restore does, and say what it holds, or all that is wrong with it. " +
+			"It asks no control plane; what a restore also compares with the cluster is not known here.",
+		Args: exactly("FILE"),
 		RunE: func(command *cobra.Command, args []string) error {
 			info, err := snapshotfile.Inspect(args[0])
+			if wrong := (*fsm.StateError)(nil); errors.As(err, &wrong) {
+				for _, problem := range wrong.Problems {
+					fmt.Fprintln(command.ErrOrStderr(), printable(problem))
+				}
+				return fmt.Errorf("%s: %w: %d problems", args[0], fsm.ErrSnapshot, len(wrong.Problems))
+			}
 			if err != nil {
 				return err
 			}

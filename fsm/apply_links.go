@@ -2,6 +2,7 @@ package fsm
 
 import (
 	"slices"
+	"time"
 
 	"github.com/slim-cp/slim-cp/proto/slimcp/v1"
 )
@@ -273,18 +274,37 @@ func (a *applier) replace(link *Link, reason string) string {
 	return created.ID
 }
 
-// refreshEndpoint replaces the links that were made for an endpoint which the
-// node no longer offers in that form (protocol L3).
+// refreshEndpoint looks after the links that were made for an endpoint which the
+// node no longer offers in that form. One that does not stand is dialled at the new
+// endpoint, under its id; any other is replaced, since its source would take a dial
+// of an id that it holds for done (protocol L3).
 func (a *applier) refreshEndpoint(node *Node) {
+	rendered, offered := renderEndpoint(node)
 	for _, peer := range slices.Collect(a.LinkedGroups(node.Group)) {
 		link, ok := a.LinkBetween(node.Group, peer)
 		if !ok || link.EndpointNode != node.ID {
 			continue
 		}
-		if rendered, ok := renderEndpoint(node); !ok || rendered != link.endpoint() {
-			a.replace(link, "the destination's endpoint changed")
+		switch {
+		case offered && rendered == link.endpoint():
+		case offered && a.meta.ActiveSchema >= 2 && (link.Status == LinkPending || link.Status == LinkFailed):
+			a.redirect(link, rendered)
+		default:
+			a.replace(link, endpointChanged)
 		}
 	}
+}
+
+// endpointChanged is why a link is dialled anew.
+const endpointChanged = "the destination's endpoint changed"
+
+// redirect makes a link be dialled at another endpoint of the same node. What is
+// known of the old one says nothing about it.
+func (a *applier) redirect(old *Link, to endpoint) {
+	link := *old
+	link.Endpoint, link.TLSRequired, link.AuthMethod, link.TrustDomain = to.address, to.tlsRequired, to.authMethod, to.trustDomain
+	link.ReachedAt, link.Failures, link.Tried, link.FullState = time.Time{}, 0, nil, false
+	a.pend(&link, endpointChanged)
 }
 
 // deleteLink ends a link. Its source, if it is there, has yet to drop it.

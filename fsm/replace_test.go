@@ -1,6 +1,8 @@
 package fsm
 
 import (
+	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/slim-cp/slim-cp/proto/slimcp/v1"
@@ -79,6 +81,41 @@ func TestAnUnclaimedLinkIsReplacedToo(t *testing.T) {
 	equal(t, "endpoint", h.between("a", "b").Endpoint, two)
 	if h.between("a", "b").ID == old {
 		t.Error("the link kept its id")
+	}
+}
+
+// A link that does not stand is dialled elsewhere under its id: nobody holds that.
+func TestALinkThatDoesNotStandKeepsItsIDWhenItsEndpointMoves(t *testing.T) {
+	one, two := "a.test:1", "a.test:2"
+	for schema, kept := range map[uint32]bool{1: false, 2: true} {
+		t.Run(fmt.Sprint("schema ", schema), func(t *testing.T) {
+			h := newHistoryOf(t, schema)
+			h.must(mesh())
+			h.detailed(&slimcppb.ConnectionDetail{ExternalEndpoint: &one})
+			h.register("b", "n1")
+			h.stand()
+			old := *h.between("a", "b")
+			h.lose(h.commandSession("a/n1"))
+			h.detailed(&slimcppb.ConnectionDetail{ExternalEndpoint: &two, TlsRequired: true}) // it reports no link
+			link := h.between("a", "b")
+			h.check()
+			equal(t, "the id is kept", link.ID == old.ID, kept)
+			equal(t, "endpoint", link.endpoint(), endpoint{address: two, tlsRequired: true})
+			equal(t, "status", link.Status, LinkPending)
+			equal(t, "an endpoint that nobody reached counts as proven", link.ReachedAt.IsZero(), true)
+			if link.SourceRevision <= old.SourceRevision || link.DestRevision <= old.DestRevision {
+				t.Errorf("revisions are %d and %d, were %d and %d", link.SourceRevision, link.DestRevision, old.SourceRevision, old.DestRevision)
+			}
+			equal(t, "links", len(slices.Collect(h.view().Links())) == 1, kept)
+
+			// An answer about the old endpoint says nothing.
+			stale := reconciledCommand("b/n1", h.commandSession("b/n1"), 0, &slimcppb.LinkAck{LinkId: old.ID, Revision: old.SourceRevision, Error: "refused"})
+			h.must(stale)
+			equal(t, "status", h.between("a", "b").Status, LinkPending)
+			h.stand()
+			equal(t, "status", h.between("a", "b").Status, LinkApplied)
+			h.check()
+		})
 	}
 }
 

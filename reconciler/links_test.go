@@ -3,6 +3,7 @@ package reconciler_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -179,6 +180,41 @@ func TestRedialAfterAReconnectKeepsTheID(t *testing.T) {
 				}
 				if now := w.Link("a", "b").ID; now != id {
 					t.Errorf("link %s became %s", id, now)
+				}
+				w.Settle()
+			})
+		})
+	}
+}
+
+// A node that comes back on another port is dialled there under the link's old id.
+func TestLinkKeepsItsIDWhenItsEndMoves(t *testing.T) {
+	for _, teardown := range []time.Duration{0, 300 * time.Millisecond} {
+		t.Run(teardown.String(), func(t *testing.T) {
+			world.Run(t, world.Options{Teardown: teardown}, func(t *testing.T, w *world.World) {
+				a, b := w.Join("a", "n", world.NoExternal), w.Join("b", "n")
+				a.Announce(world.Name("x"))
+				b.Announce(world.Name("y"))
+				w.Settle()
+				id := w.Link("a", "b").ID
+				for i := range 3 {
+					b.Kill()
+					pass(time.Second)
+					if err := b.SetEndpoints(fmt.Sprintf("n.b.internal:%d", i+2), fmt.Sprintf("n.b.example:%d", i+2)); err != nil {
+						t.Fatal(err)
+					}
+					start := time.Now()
+					w.Start(b)
+					w.Converge()
+					if took := time.Since(start); took > 10*time.Second {
+						t.Errorf("it took %v", took)
+					}
+					if now := w.Link("a", "b").ID; now != id {
+						t.Errorf("link %s became %s", id, now)
+					}
+					if links := slices.Collect(w.View().Links()); len(links) != 1 {
+						t.Errorf("%d links are listed", len(links))
+					}
 				}
 				w.Settle()
 			})

@@ -236,6 +236,9 @@ func (t *tables) NameRecord(name Name) (*NameRecord, bool) {
 // Names yields all announced names in order.
 func (t *tables) Names() iter.Seq[*NameRecord] { return t.names.all() }
 
+// NameCount returns how many names are announced.
+func (t *tables) NameCount() int { return t.names.len() }
+
 // NamesOf yields the names that the node announces, in order.
 func (t *tables) NamesOf(nodeID string) iter.Seq[Name] {
 	return func(yield func(Name) bool) {

@@ -69,7 +69,10 @@ func (l *leadership) tick(key string) {
 	case clockSweep:
 		d.swept()
 		l.enqueue(id)
-	case clockSoon, clockLater, clockDoubled:
+	case clockSoon, clockLater:
+		d.wantConnections()
+		l.links.Add(id)
+	case clockDoubled:
 		d.wantLists()
 		l.links.Add(id)
 	case clockSilence:

@@ -42,9 +42,12 @@ type driver struct {
 
 	listsWanted       bool // both lists
 	connectionsWanted bool // the connections at least
-	sweeps            int
-	linksNoted        bool // looked at while the slot was taken
-	routesNoted       bool
+	// listsFirst: what the node holds is not known, so nothing is sent before its
+	// lists were read.
+	listsFirst  bool
+	sweeps      int
+	linksNoted  bool // looked at while the slot was taken
+	routesNoted bool
 
 	doubts map[fsm.Name]doubt // when they were last looked through
 	// withdrawn are names whose doubted withdrawal was let stand, until the node's
@@ -84,6 +87,10 @@ type flight struct {
 	proposing bool
 	// overdue: the node did not answer in time, and the slot is not free.
 	overdue bool
+	// listing: it has a place among the lists that are read.
+	listing bool
+	// unanswered: the node has said nothing about it for long.
+	unanswered bool
 }
 
 func newDriver(l *leadership, node *fsm.Node, session fsm.Session, index uint64) *driver {
@@ -96,6 +103,7 @@ func newDriver(l *leadership, node *fsm.Node, session fsm.Session, index uint64)
 		minIndex:    index,
 		mirror:      newMirror(),
 		listsWanted: true,
+		listsFirst:  true,
 		silent:      node.Silent,
 		batch:       newBatch(),
 		failures:    map[routeKey]fsm.RouteFailure{},
@@ -119,6 +127,8 @@ func (d *driver) stop(why error) {
 		d.l.deletions.unread.Add(-1)
 	}
 	d.stopped = why
+	d.l.lists.leave(d)
+	d.l.silence.forget(d.id)
 	if d.flight != nil && d.flight.request != nil {
 		d.flight.request.finish(why)
 	}
@@ -151,12 +161,24 @@ func (d *driver) forget(name nameHandle) {
 	d.mirror.forget(name)
 }
 
-// wantLists makes the driver read the node's lists before it does anything else.
+// wantLists makes the driver read the node's lists as soon as they have their turn.
 func (d *driver) wantLists() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.listsWanted = true
 }
+
+// wantConnections makes the driver read the node's connections, and its routes if
+// these are not as they were.
+func (d *driver) wantConnections() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.connectionsWanted = true
+}
+
+// needLists makes the driver read the node's lists before it sends anything. d.mu is
+// held.
+func (d *driver) needLists() { d.listsWanted, d.listsFirst = true, true }
 
 // routeSweeps: every tenth sweep reads the routes too (protocol C15).
 const routeSweeps = 10
@@ -186,6 +208,7 @@ func (d *driver) look(what look) {
 		return
 	case d.flight != nil:
 		d.note(what)
+		d.yieldList()
 		return
 	}
 	node, ok := view.Node(d.id)
@@ -198,6 +221,12 @@ func (d *driver) look(what look) {
 	if !d.begun && !d.begin() {
 		return // southbound tells when the stream is ready
 	}
+	d.next(view, node, what)
+	d.yieldList()
+}
+
+// next does the next thing for the node. d.mu is held.
+func (d *driver) next(view *fsm.View, node *fsm.Node, what look) {
 	switch {
 	case d.flight != nil:
 		d.note(what)
@@ -206,9 +235,11 @@ func (d *driver) look(what look) {
 		d.serve()
 	case time.Now().Before(d.pausedUntil):
 		d.requeue(what, time.Until(d.pausedUntil))
-	case d.listsWanted, d.connectionsWanted:
+	case d.listsTurn(view):
 		d.note(what)
 		d.askLists()
+	case d.listsFirst:
+		d.note(what) // the turn of the lists wakes us
 	case what == lookLinks:
 		d.reconcileLinks(view, node)
 	default:
@@ -246,6 +277,7 @@ func (d *driver) begin() bool {
 	first.OnAnswer(
 		func(answer southbound.Answer) { d.firstAnswered(flight, first, answer) },
 		func() { d.lateAnswer(flight) },
+		func() { d.unanswered(flight) },
 	)
 	d.l.clocks.AddAfter(clockKey(clockSoon, d.id), soonAfter)
 	d.l.clocks.AddAfter(clockKey(clockLater, d.id), laterAfter)
@@ -260,10 +292,9 @@ const (
 	laterAfter = 5 * time.Second
 )
 
-// occupy takes the slot. A node that leaves it taken for long is noticed.
+// occupy takes the slot.
 func (d *driver) occupy() *flight {
 	d.flight = &flight{since: time.Now()}
-	d.l.clocks.AddAfter(clockKey(clockSilence, d.id), silenceAfter)
 	return d.flight
 }
 
@@ -287,6 +318,7 @@ func (d *driver) call(call southbound.Call, handle func(southbound.Answer)) {
 	flight := d.occupy()
 	call.NodeID, call.Session, call.Term = d.id, d.session.Name, d.l.term
 	call.Late = func() { d.lateAnswer(flight) }
+	call.Silent = func() { d.unanswered(flight) }
 	d.l.Nodes.Call(call, func(answer southbound.Answer) { d.answered(flight, answer, handle) })
 }
 
@@ -313,7 +345,7 @@ func (d *driver) answered(flight *flight, answer southbound.Answer, handle func(
 // failed frees the slot after a request that did not reach the node, or whose
 // stream ended. What the node holds now is not known.
 func (d *driver) failed(err error) {
-	d.listsWanted = true
+	d.needLists()
 	if errors.Is(err, southbound.ErrStreamEnded) || errors.Is(err, southbound.ErrNoSession) ||
 		errors.Is(err, southbound.ErrUnreachable) {
 		// Not the node's failure: no attempt is counted (protocol C9). The end of

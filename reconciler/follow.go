@@ -226,6 +226,7 @@ func (l *leadership) followNode(id string, view *fsm.View) {
 		created = newDriver(l, node, session, view.Index())
 		l.drivers[id] = created
 	}
+	l.driving.Store(int64(len(l.drivers)))
 	l.mu.Unlock()
 	if over {
 		old.stop(ErrSessionOver)

@@ -29,7 +29,7 @@ func (d *driver) sendFullState(view *fsm.View, node *fsm.Node, plan linkPlan) {
 			}
 		}
 		// What the node kept of its routes its list tells.
-		d.listsWanted = true
+		d.needLists()
 		d.linksReconciled(d.linksDialled(plan.creates, acks), append(plan.gone, gone...))
 	})
 }

@@ -294,7 +294,8 @@ func (d *driver) linksReconciled(acks []*slimcppb.LinkAck, gone []string) {
 // are read next (protocol C3).
 func (d *driver) firstAnswered(flight *flight, first southbound.First, answer southbound.Answer) {
 	d.answered(flight, answer, func(answer southbound.Answer) {
-		d.linksNoted, d.routesNoted, d.listsWanted = true, true, true
+		d.linksNoted, d.routesNoted = true, true
+		d.needLists()
 		if first.Command == nil {
 			d.release()
 			return
@@ -378,7 +379,7 @@ func (d *driver) waits(view *fsm.View, linkID string) bool {
 func (d *driver) holdRoutes(linkID string, delay time.Duration, dialled fsm.SessionName) {
 	d.held[linkID] = hold{until: time.Now().Add(delay), dialled: dialled}
 	d.l.clocks.AddAfter(clockKey(clockMark, d.id), delay)
-	d.listsWanted = true
+	d.needLists()
 }
 
 func (l *leadership) hasSession(nodeID string) bool {

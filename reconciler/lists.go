@@ -42,6 +42,7 @@ func (p *listPair) got(store func()) {
 		p.routes == nil && !p.connectionsOnly {
 		return
 	}
+	d.endList()
 	err := p.connections.Err
 	if p.routes != nil {
 		err = errors.Join(err, p.routes.Err)
@@ -61,11 +62,52 @@ func (p *listPair) got(store func()) {
 	}
 }
 
-// askLists reads what the node holds before it is told anything.
+// listsTurn reports whether lists are wanted and have their turn: those under way are
+// bounded over the whole fleet.
+func (d *driver) listsTurn(view *fsm.View) bool {
+	if !d.listsWanted && !d.connectionsWanted {
+		return false
+	}
+	bytes := connectionListBytes
+	if d.listsWanted {
+		bytes += view.NameCount() * nameBytes
+	}
+	return d.l.lists.acquire(d, d.holdsLinks(view), bytes)
+}
+
+// holdsLinks reports whether the node is an end of a link.
+func (d *driver) holdsLinks(view *fsm.View) bool {
+	for link := range view.LinksOf(d.id) {
+		if link.Live() {
+			return true
+		}
+	}
+	return false
+}
+
+// endList gives the place of a list back that was read, or is not waited for. d.mu is
+// held.
+func (d *driver) endList() {
+	if d.flight != nil && d.flight.listing {
+		d.flight.listing = false
+		d.l.lists.leave(d)
+	}
+}
+
+// yieldList gives a turn back that the driver cannot use now. d.mu is held.
+func (d *driver) yieldList() {
+	if d.flight == nil || !d.flight.listing {
+		d.l.lists.yield(d)
+	}
+}
+
+// askLists reads what the node holds.
 func (d *driver) askLists() {
 	connectionsOnly := !d.listsWanted
-	d.listsWanted, d.connectionsWanted = false, false
-	d.requestLists(d.occupy(), 0, connectionsOnly)
+	d.listsWanted, d.connectionsWanted, d.listsFirst = false, false, false
+	flight := d.occupy()
+	flight.listing = true
+	d.requestLists(flight, 0, connectionsOnly)
 }
 
 // knowledge is what a view says of the links in the node's lists.
@@ -113,7 +155,7 @@ func (d *driver) forgotten(view *fsm.View, linkID string, name fsm.Name) bool {
 func (d *driver) connectionsListed(view *fsm.View, connections []*controllerpb.ConnectionEntry) {
 	d.linksNoted = true
 	if d.mirror.differs(connections, d.knowledge(view)) {
-		d.listsWanted = true
+		d.needLists()
 	}
 	d.release()
 }

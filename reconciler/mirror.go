@@ -136,7 +136,8 @@ func (m *mirror) differs(connections []*controllerpb.ConnectionEntry, known know
 	}
 	for id, held := range fresh {
 		before, ok := m.links[id]
-		if !ok || before.outgoing != held.outgoing || before.peer != "" && before.peer != held.peer {
+		if !ok || before.outgoing != held.outgoing || before.peer != "" && before.peer != held.peer ||
+			before.connection != held.connection || held.doubled {
 			return true
 		}
 	}

@@ -143,8 +143,11 @@ type leadership struct {
 	routes queue
 	clocks queue // nodes and links that wait for a time, by their own keys
 
-	outbox *outbox
-	ghosts *ghostLog
+	outbox  *outbox
+	ghosts  *ghostLog
+	lists   *listLimiter
+	silence *silenceJudge
+	driving atomic.Int64 // number of drivers
 
 	generations *generations
 	deletions   deletionHold
@@ -184,6 +187,8 @@ func newLeadership(options Options, term uint64) *leadership {
 	l.current.Store(view)
 	l.outbox = newOutbox(l)
 	l.ghosts = newGhostLog()
+	l.lists = newListLimiter(func(nodeID string) { l.links.Add(nodeID) })
+	l.silence = newSilenceJudge(options.Logger)
 	return l
 }
 
@@ -268,6 +273,7 @@ func (l *leadership) stopDrivers() {
 	l.mu.Lock()
 	drivers := l.drivers
 	l.drivers = map[string]*driver{}
+	l.driving.Store(0)
 	l.mu.Unlock()
 	for _, d := range drivers {
 		d.stop(ErrNotLeading)

@@ -32,7 +32,7 @@ type step struct {
 func (d *driver) reconcileRoutes(view *fsm.View, node *fsm.Node) {
 	fan := view.Fan(d.id)
 	if d.voided(view) {
-		d.listsWanted = true
+		d.needLists()
 		d.routesNoted = true
 		d.l.links.Add(d.id)
 		return
@@ -269,7 +269,7 @@ func (d *driver) deleted(key routeKey, ack *controllerpb.RouteAck) {
 	}
 	text := ack.GetErrorMsg()
 	if held.routes[key.name].repeated {
-		d.listsWanted = true
+		d.needLists()
 	}
 	if ack.GetSuccess() || !strings.Contains(text, "subscription") && connectionMissing(text) {
 		delete(held.routes, key.name)
@@ -432,7 +432,7 @@ func (d *driver) proposed(flight *flight, result fsm.Result, err error) {
 	if err != nil {
 		// Not the node's failure: no attempt is counted.
 		d.logger.Debug("outcome was not recorded", "error", err)
-		d.listsWanted = true
+		d.needLists()
 		d.flight = nil
 		d.l.links.AddAfter(d.id, insistDelay)
 		return

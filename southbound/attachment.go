@@ -57,7 +57,8 @@ type attachment struct {
 type relayedCall struct {
 	counter uint64       // of the session
 	done    func(Answer) // nil: it was answered with a timeout
-	late    func()
+	late    func()       // nil, as silent: nobody cares
+	silent  func()
 }
 
 func newAttachment(c *custody, replicaID string) *attachment {
@@ -216,30 +217,32 @@ func (a *attachment) firstCommand(session fsm.SessionName) (First, bool) {
 	if !ok {
 		return first, false
 	}
-	first.relayed = func(done func(Answer), late func()) {
+	first.relayed = func(done func(Answer), late, silent func()) {
 		a.call(&slimcppb.RelayCall{
 			Kind: slimcppb.CallKind_CALL_KIND_FIRST, Term: a.custody.term, NodeId: h.nodeID, Session: session.Proto(),
-		}, done, late)
+			TellSilence: silent != nil,
+		}, relayedCall{done: done, late: late, silent: silent})
 	}
 	return first, true
 }
 
-// call queues a request. done is called once, from another goroutine, late at most
-// once behind an ErrTimeout.
-func (a *attachment) call(message *slimcppb.RelayCall, done func(Answer), late func()) {
+// call queues a request. Its done is called once, from another goroutine, late at
+// most once behind an ErrTimeout.
+func (a *attachment) call(message *slimcppb.RelayCall, call relayedCall) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.closed {
-		go done(Answer{Err: ErrUnreachable})
+		go call.done(Answer{Err: ErrUnreachable})
 		return
 	}
 	a.lastCall++
 	message.CallId = a.lastCall
 	if !a.calls.put(message) {
-		go done(Answer{Err: ErrQueueFull})
+		go call.done(Answer{Err: ErrQueueFull})
 		return
 	}
-	a.pending[message.CallId] = &relayedCall{counter: message.GetSession().GetCounter(), done: done, late: late}
+	call.counter = message.GetSession().GetCounter()
+	a.pending[message.CallId] = &call
 }
 
 func (a *attachment) sendSignals(stream slimcppb.RelayService_EventsServer) error {
@@ -299,8 +302,11 @@ func (a *attachment) settle(message *slimcppb.RelayAnswer) {
 	id := message.GetCallId()
 	a.mu.Lock()
 	call, ok := a.pending[id]
-	if !ok {
+	if !ok || message.GetSilent() {
 		a.mu.Unlock()
+		if ok && call.silent != nil {
+			go call.silent()
+		}
 		return
 	}
 	if message.GetError() == slimcppb.CallError_CALL_ERROR_TIMEOUT && call.late != nil && call.done != nil {

@@ -17,6 +17,11 @@ const (
 	// the stream. Their limit is 4 MiB, frame included.
 	MaxMessageBytes = 4<<20 - 1024
 
+	// SilentAfter is how long a node may say nothing about a request, counted from
+	// when the request was handed to its stream, until it counts as silent (protocol
+	// C9).
+	SilentAfter = 10 * time.Second
+
 	maxAnswerEntries = 2_000_000
 	maxAnswerBytes   = 256 << 20
 )
@@ -39,6 +44,14 @@ type Call struct {
 	// answers after the call ended with ErrTimeout: the node is not wedged any
 	// more.
 	Late func()
+	// Silent, if set, is called, from another goroutine, whenever the node has said
+	// nothing about the request for SilentAfter. Time in which this process did not
+	// run, or did not take what the node said, does not count.
+	Silent func()
+	// Brief leaves out of a list what is of no use for a comparison: connections to
+	// peers, names reached over nothing else, and configurations. A node may list all
+	// names of the fleet as its peers', and that many times over.
+	Brief bool
 }
 
 // Answer is what a node answered. Unless Err is nil the other fields are empty:
@@ -86,7 +99,7 @@ func (s *Service) call(call Call, message *controllerpb.ControlMessage, done fun
 	if timeout == 0 {
 		timeout = DefaultCallTimeout
 	}
-	return st.request(message, timeout, done, call.Late)
+	return st.request(message, request{timeout: timeout, done: done, late: call.Late, silent: call.Silent, brief: call.Brief})
 }
 
 // fence refuses what an older leader decided (protocol C14). s.mu is held.

@@ -39,17 +39,18 @@ type First struct {
 
 	answer *future
 	// relayed is set, instead of answer, if another replica holds the stream.
-	relayed func(done func(Answer), late func())
+	relayed func(done func(Answer), late, silent func())
 }
 
 // OnAnswer has done called once, from another goroutine, with the node's answer
-// or an error as in Service.Call; also if it came already. late is as in Call.
-func (f First) OnAnswer(done func(Answer), late func()) {
+// or an error as in Service.Call; also if it came already. late and silent are as in
+// Call.
+func (f First) OnAnswer(done func(Answer), late, silent func()) {
 	if f.relayed != nil {
-		f.relayed(done, late)
+		f.relayed(done, late, silent)
 		return
 	}
-	f.answer.then(done, late)
+	f.answer.then(done, late, silent)
 }
 
 // FirstCommand returns the first message of a session. It returns false if there

@@ -82,11 +82,11 @@ func (st *stream) askToSpeak() {
 		st.activity.asked = false
 	}
 	call := Call{Command: &controllerpb.ConfigurationCommand{}}
-	err := st.request(call.message(), DefaultCallTimeout, func(answer Answer) {
+	err := st.request(call.message(), request{timeout: DefaultCallTimeout, late: answered, done: func(answer Answer) {
 		if !errors.Is(answer.Err, ErrTimeout) {
 			answered()
 		}
-	}, answered)
+	}})
 	if err != nil {
 		answered()
 	}

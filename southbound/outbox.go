@@ -17,15 +17,19 @@ type outbox struct {
 // outgoing is a message, or a mark that all before it was handed to gRPC.
 type outgoing struct {
 	message *controllerpb.ControlMessage
+	handed  func() // called before the message is given to gRPC; nil: nobody cares
 	passed  chan<- struct{}
 }
 
 func newOutbox() *outbox { return &outbox{queue: make(chan outgoing, outboxMessages)} }
 
 // offer never blocks; false: the queue is full.
-func (o *outbox) offer(message *controllerpb.ControlMessage) bool {
+func (o *outbox) offer(message *controllerpb.ControlMessage) bool { return o.offerNoted(message, nil) }
+
+// offerNoted is offer, and tells when the message's turn has come.
+func (o *outbox) offerNoted(message *controllerpb.ControlMessage, handed func()) bool {
 	select {
-	case o.queue <- outgoing{message: message}:
+	case o.queue <- outgoing{message: message, handed: handed}:
 		return true
 	default:
 		return false
@@ -60,6 +64,9 @@ func (o *outbox) write(done <-chan struct{}, send func(*controllerpb.ControlMess
 			if out.passed != nil {
 				close(out.passed)
 				continue
+			}
+			if out.handed != nil {
+				out.handed()
 			}
 			if err := send(out.message); err != nil {
 				return err

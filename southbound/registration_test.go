@@ -63,12 +63,12 @@ func TestFirstCommandsAnswerIsDelivered(t *testing.T) {
 		n, message := r.register(request("a", "node-a"))
 		first, _ := r.service.FirstCommand(r.session("a/node-a"))
 		answers := make(chan southbound.Answer, 2)
-		first.OnAnswer(func(answer southbound.Answer) { answers <- answer }, nil)
+		first.OnAnswer(func(answer southbound.Answer) { answers <- answer }, nil, nil)
 		n.answer(message)
 		if answer := <-answers; answer.Err != nil || !answer.Ack.GetConnectionsStatus()[0].GetSuccess() {
 			t.Errorf("answer %+v", answer)
 		}
-		first.OnAnswer(func(answer southbound.Answer) { answers <- answer }, nil)
+		first.OnAnswer(func(answer southbound.Answer) { answers <- answer }, nil, nil)
 		if answer := <-answers; answer.Err != nil || answer.MessageID != first.MessageID {
 			t.Errorf("answer again %+v", answer)
 		}

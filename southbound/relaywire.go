@@ -67,7 +67,7 @@ func (c *Call) kind() slimcppb.CallKind {
 func (c *Call) relayed() *slimcppb.RelayCall {
 	return &slimcppb.RelayCall{
 		Kind: c.kind(), Term: c.Term, NodeId: c.NodeID, Session: c.Session.Proto(),
-		TimeoutMs: c.Timeout.Milliseconds(), Command: c.Command,
+		TimeoutMs: c.Timeout.Milliseconds(), Command: c.Command, TellSilence: c.Silent != nil, Brief: c.Brief,
 	}
 }
 
@@ -75,7 +75,7 @@ func (c *Call) relayed() *slimcppb.RelayCall {
 func callFromProto(message *slimcppb.RelayCall) Call {
 	call := Call{
 		NodeID: message.GetNodeId(), Session: sessionFromProto(message.GetSession()), Term: message.GetTerm(),
-		Timeout: time.Duration(message.GetTimeoutMs()) * time.Millisecond,
+		Timeout: time.Duration(message.GetTimeoutMs()) * time.Millisecond, Brief: message.GetBrief(),
 	}
 	switch message.GetKind() {
 	case slimcppb.CallKind_CALL_KIND_LIST_CONNECTIONS:

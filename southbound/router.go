@@ -109,7 +109,7 @@ func (r *Router) Call(call Call, done func(Answer)) {
 		r.service.Call(call, answered)
 		return
 	}
-	r.relay(call.Session, call.relayed(), answered, call.Late)
+	r.relay(call.Session, call.relayed(), relayedCall{done: answered, late: call.Late, silent: call.Silent})
 }
 
 // answered notes what an answer tells of a session: one that its replica denies is
@@ -123,15 +123,15 @@ func (r *Router) answered(session fsm.SessionName, answer Answer) {
 	}
 }
 
-// relay sends a request to the replica of a session. done is called once, from
-// another goroutine.
-func (r *Router) relay(session fsm.SessionName, message *slimcppb.RelayCall, done func(Answer), late func()) {
+// relay sends a request to the replica of a session. The call's done is called once,
+// from another goroutine.
+func (r *Router) relay(session fsm.SessionName, message *slimcppb.RelayCall, call relayedCall) {
 	a := r.attachmentOf(session.ReplicaID)
 	if a == nil {
-		go done(Answer{Err: ErrUnreachable})
+		go call.done(Answer{Err: ErrUnreachable})
 		return
 	}
-	a.call(message, done, late)
+	a.call(message, call)
 }
 
 func (r *Router) attachmentOf(replicaID string) *attachment {
@@ -164,7 +164,7 @@ func (r *Router) End(term uint64, session fsm.SessionName, notify bool, done fun
 		kind = slimcppb.CallKind_CALL_KIND_END_NOTIFY
 	}
 	message := &slimcppb.RelayCall{Kind: kind, Term: term, Session: session.Proto()}
-	r.relay(session, message, func(answer Answer) { done(answer.Err) }, nil)
+	r.relay(session, message, relayedCall{done: func(answer Answer) { done(answer.Err) }})
 }
 
 // Reached reports whether a replica was heard of within the last second (protocol

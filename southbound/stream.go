@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -60,6 +61,8 @@ type stream struct {
 	refused   chan error    // holds why the registration was refused by Apply
 
 	burst *burst
+	// handling: what the node said is being handled; nothing is read meanwhile.
+	handling atomic.Bool
 
 	deregisterOnce sync.Once
 	malformedOnce  sync.Once
@@ -228,7 +231,9 @@ func (st *stream) read() {
 		}
 		st.noteReceived()
 		if !st.isDiscarded() {
+			st.handling.Store(true)
 			st.handle(message)
+			st.handling.Store(false)
 		}
 	}
 }
@@ -334,7 +339,9 @@ func (st *stream) answer() error {
 	provisional := st.provisional
 	st.mu.Unlock()
 	st.outbox.offer(registerResponse(st.registration.requestID, true))
-	err := st.request(message, DefaultCallTimeout, first.answer.complete, first.answer.answeredLate)
+	err := st.request(message, request{
+		timeout: DefaultCallTimeout, done: first.answer.complete, late: first.answer.answeredLate, silent: first.answer.silent,
+	})
 	session := st.name
 	st.first, st.firstOf = first, session
 	if err == nil {
@@ -415,7 +422,7 @@ func (st *stream) evict(notifyNode bool) {
 	case notifyNode:
 		call := Call{Command: &controllerpb.ConfigurationCommand{Reconcile: true}}
 		answered := make(chan struct{})
-		err := st.request(call.message(), partingTimeout, func(Answer) { close(answered) }, nil)
+		err := st.request(call.message(), request{timeout: partingTimeout, done: func(Answer) { close(answered) }})
 		if err == nil {
 			<-answered
 		}

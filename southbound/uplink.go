@@ -172,6 +172,10 @@ func (u *uplink) handle(message *slimcppb.RelayCall) {
 	s, id := u.relay.service, message.GetCallId()
 	done := func(answer Answer) { u.answer(answer.relayed(id)) }
 	late := func() { u.answer(&slimcppb.RelayAnswer{CallId: id, Late: true}) }
+	var silent func()
+	if message.GetTellSilence() {
+		silent = func() { u.answer(&slimcppb.RelayAnswer{CallId: id, Silent: true}) }
+	}
 	call := callFromProto(message)
 	switch message.GetKind() {
 	case slimcppb.CallKind_CALL_KIND_FIRST:
@@ -180,12 +184,12 @@ func (u *uplink) handle(message *slimcppb.RelayCall) {
 			done(Answer{Err: ErrNoSession})
 			return
 		}
-		first.OnAnswer(done, late)
+		first.OnAnswer(done, late, silent)
 	case slimcppb.CallKind_CALL_KIND_END, slimcppb.CallKind_CALL_KIND_END_NOTIFY:
 		notifyNode := message.GetKind() == slimcppb.CallKind_CALL_KIND_END_NOTIFY
 		s.End(call.Term, call.Session, notifyNode, func(err error) { done(Answer{Err: err}) })
 	default:
-		call.Late = late
+		call.Late, call.Silent = late, silent
 		s.Call(call, done)
 	}
 }

@@ -28,34 +28,47 @@ const (
 	routeList
 )
 
-// waiter gathers the answer to one request. stream.mu guards it.
-type waiter struct {
-	kind   answerKind
-	done   func(Answer)
-	late   func()
-	timer  *time.Timer
-	answer Answer
-	bytes  int
+// request says what is to become of the answer to a message. done, late, silent and
+// brief are as in Call; late and silent may be nil.
+type request struct {
+	timeout time.Duration
+	done    func(Answer)
+	late    func()
+	silent  func()
+	brief   bool
 }
 
-// request sends a message and registers who waits for its answer. It never
-// blocks. done and late are as in Service.Call.
-func (st *stream) request(message *controllerpb.ControlMessage, timeout time.Duration, done func(Answer), late func()) error {
+// waiter gathers the answer to one request. stream.mu guards it.
+type waiter struct {
+	request
+	kind    answerKind
+	timer   *time.Timer
+	answer  Answer
+	entries int // of a list, also those that were left out
+	bytes   int
+	// silence runs from when the message is handed to the stream; quiet counts its
+	// steps since the node said something about the request.
+	silence *time.Timer
+	quiet   int
+}
+
+// request sends a message and registers who waits for its answer. It never blocks.
+func (st *stream) request(message *controllerpb.ControlMessage, request request) error {
 	id := message.GetMessageId()
+	w := &waiter{request: request, kind: kindOfAnswerTo(message), answer: Answer{MessageID: id}}
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	if st.closed {
 		return ErrStreamEnded
 	}
-	if !st.outbox.offer(message) {
+	if !st.outbox.offerNoted(message, func() { st.handedOver(id, w) }) {
 		return ErrQueueFull
 	}
-	w := &waiter{kind: kindOfAnswerTo(message), done: done, late: late, answer: Answer{MessageID: id}}
 	st.waiters[id] = w
 	if w.kind == routeList {
 		st.routeLists++
 	}
-	w.timer = time.AfterFunc(timeout, func() { st.expire(id, w) })
+	w.timer = time.AfterFunc(request.timeout, func() { st.expire(id, w) })
 	st.service.stats.calls.Add(1)
 	return nil
 }
@@ -121,6 +134,9 @@ func (st *stream) complete(id string, w *waiter) {
 // forget removes a call that has ended. st.mu is held.
 func (st *stream) forget(id string, w *waiter) {
 	delete(st.waiters, id)
+	if w.silence != nil {
+		w.silence.Stop()
+	}
 	if w.kind == routeList {
 		st.routeLists--
 		st.routesListed = time.Now()
@@ -153,18 +169,19 @@ func (st *stream) failCalls() {
 // add takes one message and reports whether the answer is complete.
 func (w *waiter) add(message *controllerpb.ControlMessage) bool {
 	done := true
+	w.quiet = 0
 	switch payload := message.GetPayload().(type) {
 	case *controllerpb.ControlMessage_ConfigCommandAck:
 		w.answer.Ack = payload.ConfigCommandAck
 	case *controllerpb.ControlMessage_ConnectionListResponse:
-		w.answer.Connections = append(w.answer.Connections, payload.ConnectionListResponse.GetEntries()...)
+		w.addConnections(payload.ConnectionListResponse.GetEntries())
 		done = payload.ConnectionListResponse.GetDone()
 	case *controllerpb.ControlMessage_RouteListResponse:
-		w.answer.Routes = append(w.answer.Routes, payload.RouteListResponse.GetEntries()...)
+		w.addRoutes(payload.RouteListResponse.GetEntries())
 		done = payload.RouteListResponse.GetDone()
 	}
 	w.bytes += proto.Size(message)
-	if w.bytes > maxAnswerBytes || len(w.answer.Connections)+len(w.answer.Routes) > maxAnswerEntries {
+	if w.bytes > maxAnswerBytes || w.entries > maxAnswerEntries {
 		w.answer = Answer{Err: ErrAnswerTooLarge, MessageID: w.answer.MessageID}
 		return true
 	}
@@ -201,13 +218,17 @@ type future struct {
 	late     bool
 	waiting  []func(Answer)
 	lateness []func()
+	silence  []func()
 }
 
-func (f *future) then(done func(Answer), late func()) {
+func (f *future) then(done func(Answer), late, silent func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.answer == nil {
 		f.waiting = append(f.waiting, done)
+		if silent != nil {
+			f.silence = append(f.silence, silent)
+		}
 	} else {
 		go done(*f.answer)
 	}
@@ -227,7 +248,15 @@ func (f *future) complete(answer Answer) {
 	for _, done := range f.waiting {
 		go done(answer)
 	}
-	f.waiting = nil
+	f.waiting, f.silence = nil, nil
+}
+
+func (f *future) silent() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, silent := range f.silence {
+		go silent()
+	}
 }
 
 func (f *future) answeredLate() {

@@ -933,11 +933,15 @@ type RelayCall struct {
 	CallId uint64                 `protobuf:"varint,1,opt,name=call_id,json=callId,proto3" json:"call_id,omitempty"`
 	Kind   CallKind               `protobuf:"varint,2,opt,name=kind,proto3,enum=slimcp.v1.CallKind" json:"kind,omitempty"`
 	// The leadership that asks (protocol C14).
-	Term          uint64                   `protobuf:"varint,3,opt,name=term,proto3" json:"term,omitempty"`
-	NodeId        string                   `protobuf:"bytes,4,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
-	Session       *SessionName             `protobuf:"bytes,5,opt,name=session,proto3" json:"session,omitempty"`
-	TimeoutMs     int64                    `protobuf:"varint,6,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"` // 0: the default
-	Command       *v1.ConfigurationCommand `protobuf:"bytes,7,opt,name=command,proto3" json:"command,omitempty"`
+	Term      uint64                   `protobuf:"varint,3,opt,name=term,proto3" json:"term,omitempty"`
+	NodeId    string                   `protobuf:"bytes,4,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
+	Session   *SessionName             `protobuf:"bytes,5,opt,name=session,proto3" json:"session,omitempty"`
+	TimeoutMs int64                    `protobuf:"varint,6,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"` // 0: the default
+	Command   *v1.ConfigurationCommand `protobuf:"bytes,7,opt,name=command,proto3" json:"command,omitempty"`
+	// The leader wants to know when the node is silent, and takes such answers.
+	TellSilence bool `protobuf:"varint,8,opt,name=tell_silence,json=tellSilence,proto3" json:"tell_silence,omitempty"`
+	// The list may be shortened to what a leader compares: see Call.Brief.
+	Brief         bool `protobuf:"varint,9,opt,name=brief,proto3" json:"brief,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1021,6 +1025,20 @@ func (x *RelayCall) GetCommand() *v1.ConfigurationCommand {
 	return nil
 }
 
+func (x *RelayCall) GetTellSilence() bool {
+	if x != nil {
+		return x.TellSilence
+	}
+	return false
+}
+
+func (x *RelayCall) GetBrief() bool {
+	if x != nil {
+		return x.Brief
+	}
+	return false
+}
+
 type RelayAnswer struct {
 	state       protoimpl.MessageState      `protogen:"open.v1"`
 	Token       string                      `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"` // in the first one only
@@ -1031,7 +1049,10 @@ type RelayAnswer struct {
 	Connections []*v1.ConnectionEntry       `protobuf:"bytes,6,rep,name=connections,proto3" json:"connections,omitempty"`
 	Routes      []*v1.RouteEntry            `protobuf:"bytes,7,rep,name=routes,proto3" json:"routes,omitempty"`
 	// The node answered after the call had ended with a timeout.
-	Late          bool `protobuf:"varint,8,opt,name=late,proto3" json:"late,omitempty"`
+	Late bool `protobuf:"varint,8,opt,name=late,proto3" json:"late,omitempty"`
+	// The node has not answered yet, for a while since it was asked. Only for calls
+	// with tell_silence; the answer follows.
+	Silent        bool `protobuf:"varint,9,opt,name=silent,proto3" json:"silent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1122,6 +1143,13 @@ func (x *RelayAnswer) GetLate() bool {
 	return false
 }
 
+func (x *RelayAnswer) GetSilent() bool {
+	if x != nil {
+		return x.Silent
+	}
+	return false
+}
+
 var File_proto_slimcp_v1_relay_proto protoreflect.FileDescriptor
 
 const file_proto_slimcp_v1_relay_proto_rawDesc = "" +
@@ -1172,7 +1200,7 @@ const file_proto_slimcp_v1_relay_proto_rawDesc = "" +
 	"\acounter\x18\x02 \x01(\x04R\acounter\"A\n" +
 	"\fSessionBurst\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x18\n" +
-	"\acounter\x18\x02 \x01(\x04R\acounter\"\x90\x02\n" +
+	"\acounter\x18\x02 \x01(\x04R\acounter\"\xc9\x02\n" +
 	"\tRelayCall\x12\x17\n" +
 	"\acall_id\x18\x01 \x01(\x04R\x06callId\x12'\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x13.slimcp.v1.CallKindR\x04kind\x12\x12\n" +
@@ -1181,7 +1209,9 @@ const file_proto_slimcp_v1_relay_proto_rawDesc = "" +
 	"\asession\x18\x05 \x01(\v2\x16.slimcp.v1.SessionNameR\asession\x12\x1d\n" +
 	"\n" +
 	"timeout_ms\x18\x06 \x01(\x03R\ttimeoutMs\x12C\n" +
-	"\acommand\x18\a \x01(\v2).controller.proto.v1.ConfigurationCommandR\acommand\"\xdc\x02\n" +
+	"\acommand\x18\a \x01(\v2).controller.proto.v1.ConfigurationCommandR\acommand\x12!\n" +
+	"\ftell_silence\x18\b \x01(\bR\vtellSilence\x12\x14\n" +
+	"\x05brief\x18\t \x01(\bR\x05brief\"\xf4\x02\n" +
 	"\vRelayAnswer\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\tR\x05token\x12\x17\n" +
 	"\acall_id\x18\x02 \x01(\x04R\x06callId\x12*\n" +
@@ -1191,7 +1221,8 @@ const file_proto_slimcp_v1_relay_proto_rawDesc = "" +
 	"\x03ack\x18\x05 \x01(\v2,.controller.proto.v1.ConfigurationCommandAckR\x03ack\x12F\n" +
 	"\vconnections\x18\x06 \x03(\v2$.controller.proto.v1.ConnectionEntryR\vconnections\x127\n" +
 	"\x06routes\x18\a \x03(\v2\x1f.controller.proto.v1.RouteEntryR\x06routes\x12\x12\n" +
-	"\x04late\x18\b \x01(\bR\x04late*\xb9\x01\n" +
+	"\x04late\x18\b \x01(\bR\x04late\x12\x16\n" +
+	"\x06silent\x18\t \x01(\bR\x06silent*\xb9\x01\n" +
 	"\bCallKind\x12\x19\n" +
 	"\x15CALL_KIND_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11CALL_KIND_COMMAND\x10\x01\x12\x1e\n" +

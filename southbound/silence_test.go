@@ -1,0 +1,75 @@
+package southbound_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+
+	controllerpb "github.com/slim-cp/slim-cp/proto/controller/v1"
+	"github.com/slim-cp/slim-cp/southbound"
+)
+
+// A node is silent when it has said nothing about a request for long; each part of a
+// long list is a sign of life.
+func TestSilenceCountsFromTheLastSignOfLife(t *testing.T) {
+	run(t, func(t *testing.T, r *rig) {
+		n := r.join("a", "n")
+		said := make(chan struct{}, 8)
+		list := call("a/n", r.session("a/n"), nil)
+		list.ListConnections, list.Silent = true, func() { said <- struct{}{} }
+		answers := r.call(list)
+		request := n.next()
+		pass := func(d time.Duration) { <-time.After(d); synctest.Wait() }
+		pass(southbound.SilentAfter - time.Second)
+		n.send(connectionList(request.GetMessageId(), false))
+		pass(southbound.SilentAfter - 2*time.Second)
+		if len(said) > 0 {
+			t.Error("silent although it sent a part of its list")
+		}
+		pass(3 * time.Second)
+		if len(said) != 1 {
+			t.Errorf("told %d times after %s without a word", len(said), southbound.SilentAfter)
+		}
+		n.send(connectionList(request.GetMessageId(), true))
+		<-answers
+		pass(time.Minute)
+		if len(said) != 1 {
+			t.Error("silent although it answered")
+		}
+	})
+}
+
+func TestBriefListsLeaveOutPeers(t *testing.T) {
+	run(t, func(t *testing.T, r *rig) {
+		n := r.join("a", "n")
+		entry := func(kind controllerpb.ConnectionType) *controllerpb.ConnectionEntry {
+			return &controllerpb.ConnectionEntry{ConnectionType: kind, ConfigData: "{}"}
+		}
+		peer, remote, edge := entry(controllerpb.ConnectionType_CONNECTION_TYPE_PEER), entry(controllerpb.ConnectionType_CONNECTION_TYPE_REMOTE), entry(controllerpb.ConnectionType_CONNECTION_TYPE_EDGE)
+		for _, brief := range []bool{false, true} {
+			list := call("a/n", r.session("a/n"), nil)
+			list.ListRoutes, list.Brief = true, brief
+			answers := r.call(list)
+			request := n.next()
+			n.send(&controllerpb.ControlMessage{
+				MessageId: uuid.NewString(),
+				Payload: &controllerpb.ControlMessage_RouteListResponse{RouteListResponse: &controllerpb.RouteListResponse{
+					OriginalMessageId: request.GetMessageId(), Done: true, Entries: []*controllerpb.RouteEntry{
+						{Name: name("x").Wire(), Connections: []*controllerpb.ConnectionEntry{peer}},
+						{Name: name("y").Wire(), Connections: []*controllerpb.ConnectionEntry{remote, peer, edge}},
+					},
+				}},
+			})
+			answer := <-answers
+			var connections int
+			for _, entry := range answer.Routes {
+				connections += len(entry.GetConnections())
+			}
+			if want := map[bool][2]int{false: {2, 4}, true: {1, 2}}[brief]; len(answer.Routes) != want[0] || connections != want[1] {
+				t.Errorf("brief %v: %d names over %d connections, want %v", brief, len(answer.Routes), connections, want)
+			}
+		}
+	})
+}

@@ -157,3 +157,12 @@ func TestManySilentNodesAreNotBelieved(t *testing.T) {
 		}
 	})
 }
+
+func TestDialsBackOff(t *testing.T) {
+	want := []time.Duration{1, 2, 4, 8, 16, 32, 60, 60, 60}
+	for i, seconds := range want {
+		if delay := dialDelay(uint32(i + 1)); delay != seconds*time.Second {
+			t.Errorf("%v after failure %d, want %v", delay, i+1, seconds*time.Second)
+		}
+	}
+}

@@ -241,3 +241,29 @@ func TestLagIsRightWhoeverIsAsked(t *testing.T) {
 		})
 	}
 }
+
+// Replicas that stop at the same time wait for nobody.
+func TestQuorumThatStopsDoesNotRemain(t *testing.T) {
+	t.Parallel()
+	e := newEnsemble(t)
+	e.form("a", "b", "c")
+	a := e.replicas["a"]
+	eventually(t, "all are there", func() bool { return a.QuorumRemains(t.Context()) })
+	e.replicas["b"].SetDraining()
+	if a.QuorumRemains(t.Context()) {
+		t.Error("one of three is taken for a quorum")
+	}
+}
+
+// A request to join that comes while there is no leader waits for the next one.
+func TestJoinWaitsForALeader(t *testing.T) {
+	t.Parallel()
+	e := newEnsemble(t)
+	e.form("a", "b", "c")
+	e.transfer("a")
+	d := e.start("d")
+	e.kill("a")
+	if err := d.Join(t.Context(), "b:1"); err != nil {
+		t.Fatal(err)
+	}
+}

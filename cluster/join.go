@@ -89,11 +89,25 @@ func (r *Replica) Join(ctx context.Context, address string) error {
 		return fmt.Errorf("%w: this replica belongs to cluster %s, %s to %s; set its data directory aside to let it join",
 			ErrMembership, own, address, clusterID)
 	}
-	err = r.enter(ctx, address, clusterID)
+	err = r.enterSoon(ctx, address, clusterID)
 	if err == nil {
 		r.logger.Info("joined a cluster", "cluster", clusterID, "through", address)
 	}
 	return err
+}
+
+// enterSoon is enter that waits for a leader, as other changes do.
+func (r *Replica) enterSoon(ctx context.Context, address, clusterID string) error {
+	waiting, cancel := context.WithTimeout(ctx, leaderPatience)
+	defer cancel()
+	for {
+		changed := r.readiness.watch()
+		err := r.enter(ctx, address, clusterID)
+		again := errors.Is(err, ErrNoLeader) || errors.Is(err, ErrNotLeader)
+		if !again || !r.waitLeaderChange(waiting, changed) {
+			return err
+		}
+	}
 }
 
 // enter asks a member for membership, under the cluster id that it told.

@@ -33,6 +33,22 @@ func (r *Replica) HandOver(ctx context.Context) error {
 	return err
 }
 
+// QuorumRemains reports whether most of the other voters answer and are not shutting
+// down. If not, there will be no leader to tell that this one goes.
+func (r *Replica) QuorumRemains(ctx context.Context) bool {
+	voters, remaining := 0, 0
+	for _, status := range r.describeMembers(ctx) {
+		if !status.Voter {
+			continue
+		}
+		voters++
+		if status.ReplicaID != r.ReplicaID() && status.BootID != "" && !status.Draining {
+			remaining++
+		}
+	}
+	return remaining > (voters-1)/2
+}
+
 // LeaderElsewhere reports whether this replica, which knows no leader, can reach a
 // member that has one (protocol D4).
 func (r *Replica) LeaderElsewhere(ctx context.Context) bool {

@@ -16,6 +16,8 @@ const (
 	maxShutdownDelay = 10 * time.Second
 	// handOverTimeout bounds what a stopping replica waits for the others.
 	handOverTimeout = 5 * time.Second
+	// leaderlessLimit is how long it waits for another leader to tell.
+	leaderlessLimit = 500 * time.Millisecond
 )
 
 // drain is how far this replica is with sending its nodes elsewhere.
@@ -45,6 +47,7 @@ func (r *process) drainNodes(ctx context.Context) error {
 		return nil
 	}
 	r.drain.begun.Store(true)
+	r.replica.SetDraining() // others that stop at the same time see it
 	err := r.servers.pause()
 	select {
 	case <-time.After(min(r.settings.Sessions.ShutdownDelay, maxShutdownDelay)):
@@ -60,18 +63,45 @@ func (r *process) drainNodes(ctx context.Context) error {
 // handOver has another replica lead, and tells whoever leads that this one is
 // going. What fails costs the others an election, or nodes a grace.
 func (r *process) handOver(ctx context.Context) {
-	r.replica.SetDraining()
 	if r.settings.Cluster == nil || r.replica.Err() != nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, handOverTimeout)
 	defer cancel()
+	if !r.replica.QuorumRemains(ctx) {
+		r.logger.Info("too few replicas remain for a leader, nobody is told that this one stops")
+		return
+	}
 	if err := r.replica.HandOver(ctx); err != nil {
 		r.logger.Warn("leadership was not handed over", "error", err)
 	}
 	if r.isMember() && len(r.nodes.Sessions()) > 0 {
+		ctx, cancel := whileLeaderKnown(ctx, r.replica.LeaderKnown)
+		defer cancel()
 		if err := r.relay.Drain(ctx); err != nil {
 			r.logger.Warn("no leader was told that this replica stops", "error", err)
 		}
 	}
+}
+
+// whileLeaderKnown returns a context that ends when no leader has been known for
+// leaderlessLimit: the others may be stopping, too, and then there will be none.
+func whileLeaderKnown(ctx context.Context, known func() (bool, time.Time)) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		ticker := time.NewTicker(leaderlessLimit / 10)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-ticker.C:
+			}
+			if now, since := known(); !now && time.Since(since) > leaderlessLimit {
+				cancel()
+				return
+			}
+		}
+	}()
+	return ctx, cancel
 }

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
 
+	"github.com/slim-cp/slim-cp/budget"
 	"github.com/slim-cp/slim-cp/cluster/peer"
 	"github.com/slim-cp/slim-cp/fsm"
 	"github.com/slim-cp/slim-cp/proto/slimcp/v1"
@@ -40,6 +41,8 @@ const (
 	// maxPeerMessage bounds one message between replicas: a node's lists travel
 	// in one.
 	maxPeerMessage = 320 << 20
+	// maxPeerHeaders bounds the metadata of a call.
+	maxPeerHeaders = 64 << 10
 )
 
 // Peers connect a replica with the others of its cluster.
@@ -62,6 +65,9 @@ type Peers struct {
 	Autopilot Autopilot
 	// Dial opens a TCP connection; nil: the system's.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+	// MaxStrangers bounds the connections that nobody has been recognised on yet; 0:
+	// 1024.
+	MaxStrangers int
 }
 
 // network is a replica's end of the cluster port. A lone replica has none.
@@ -87,19 +93,22 @@ type connKey struct {
 func (r *Replica) openNetwork(peers *Peers) *network {
 	n := &network{advertise: peers.Advertise, conns: map[connKey]*grpc.ClientConn{}}
 	n.port = peer.NewPort(peer.Options{
-		Listener:  peers.Listener,
-		ServerTLS: peers.ServerTLS,
-		ClientTLS: peers.ClientTLS,
-		Dial:      peers.Dial,
-		Hello:     r.hello,
-		Admit:     r.admit,
-		Refused:   r.refused,
-		Logger:    r.logger.Named("port"),
+		Listener:     peers.Listener,
+		ServerTLS:    peers.ServerTLS,
+		ClientTLS:    peers.ClientTLS,
+		Dial:         peers.Dial,
+		Hello:        r.hello,
+		Admit:        r.admit,
+		Refused:      r.refused,
+		MaxStrangers: peers.MaxStrangers,
+		Logger:       r.logger.Named("port"),
 	})
 	n.server = grpc.NewServer(
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: peerPing, Timeout: peerPingTimeout}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),
 		grpc.MaxRecvMsgSize(maxPeerMessage),
+		grpc.ForceServerCodecV2(budget.Codec()),
+		grpc.MaxHeaderListSize(maxPeerHeaders),
 		grpc.UnaryInterceptor(r.guardUnary),
 		grpc.StreamInterceptor(r.guardStream),
 	)
@@ -156,7 +165,7 @@ func (n *network) conn(address string, bulk bool) (*grpc.ClientConn, error) {
 			MinConnectTimeout: transportTimeout,
 		}),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: peerPing, Timeout: peerPingTimeout, PermitWithoutStream: true}),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxPeerMessage)),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxPeerMessage), grpc.ForceCodecV2(budget.Codec())),
 		grpc.WithNoProxy(),
 	)
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/keepalive"
 
+	"github.com/slim-cp/slim-cp/budget"
 	"github.com/slim-cp/slim-cp/cluster"
 	controlplanepb "github.com/slim-cp/slim-cp/proto/controlplane/v1"
 	"github.com/slim-cp/slim-cp/proto/slimcp/v1"
@@ -44,6 +45,10 @@ func NewServer(service *Service, health *Health, options ...grpc.ServerOption) *
 		grpc.MaxRecvMsgSize(maxRequestBytes),
 		grpc.MaxSendMsgSize(maxAnswerBytes),
 		grpc.MaxHeaderListSize(maxHeaderBytes),
+		grpc.ForceServerCodecV2(budget.Codec()),
+		budget.NoCompression(),
+		grpc.InTapHandle(budget.Opened),
+		grpc.ChainStreamInterceptor(budget.HoldStream),
 		grpc.MaxConcurrentStreams(maxConcurrentStreams),
 		grpc.NumStreamWorkers(streamWorkers),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: keepaliveTime, Timeout: keepaliveTimeout}),

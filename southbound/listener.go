@@ -1,19 +1,21 @@
 package southbound
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
 
 const (
-	// backlog of connections that wait to be accepted; the kernel's own limit
+	// maxBacklog bounds the connections that wait to be accepted; the kernel's own limit
 	// applies too.
-	backlog = 4096
+	maxBacklog = 4096
 	// acceptRetry is how long Accept waits while it shares the socket with Pause.
 	acceptRetry = 5 * time.Millisecond
 )
@@ -60,6 +62,14 @@ func Listen(network, address string) (*Listener, error) {
 		return nil, fmt.Errorf("listen on %s %s: %w", network, address, err)
 	}
 	return &Listener{socket: socket, paused: true, changed: make(chan struct{})}, nil
+}
+
+// LimitBacklog bounds the connections that wait to be accepted; it counts from the
+// next Resume of a TCP listener on. A pause accepts them all.
+func (l *Listener) LimitBacklog(connections int) {
+	if socket, ok := l.socket.(*tcpSocket); ok {
+		socket.backlog.Store(int32(min(connections, maxBacklog)))
+	}
 }
 
 // Addr returns the bound address.
@@ -196,6 +206,7 @@ func (l *Listener) Close() error {
 // tcpSocket is one file descriptor that lives as long as the listener.
 type tcpSocket struct {
 	*net.TCPListener
+	backlog atomic.Int32 // 0: as many as may be
 }
 
 // newTCPSocket binds without listening: the standard library does both at once.
@@ -343,7 +354,7 @@ func (t *tcpSocket) resume() error {
 		if err := shareAddress(fd, true); err != nil {
 			return err
 		}
-		return os.NewSyscallError("listen", syscall.Listen(fd, backlog))
+		return os.NewSyscallError("listen", syscall.Listen(fd, cmp.Or(int(t.backlog.Load()), maxBacklog)))
 	})
 }
 

@@ -119,7 +119,7 @@ func (st *stream) enterQuarantine(reason error) (leave func()) {
 	st.mu.Unlock()
 	st.service.quarantine.enter()
 	st.outbox.offer(registerResponse(st.registration.requestID, true))
-	close(st.answered)
+	st.setAnswered()
 	return st.service.quarantine.leave
 }
 

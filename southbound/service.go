@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/keepalive"
 
+	"github.com/slim-cp/slim-cp/budget"
 	"github.com/slim-cp/slim-cp/fsm"
 	controllerpb "github.com/slim-cp/slim-cp/proto/controller/v1"
 	slimcppb "github.com/slim-cp/slim-cp/proto/slimcp/v1"
@@ -20,6 +21,10 @@ const (
 	// DefaultMaxReceiveBytes bounds one message of a node. Nodes report every
 	// connection in one message.
 	DefaultMaxReceiveBytes = 64 << 20
+	// maxHeaderBytes bounds the metadata of a stream.
+	maxHeaderBytes = 64 << 10
+	// maxConcurrentStreams bounds those of one connection.
+	maxConcurrentStreams = 1000
 
 	keepaliveTime    = 20 * time.Second // protocol X8
 	keepaliveTimeout = 10 * time.Second
@@ -77,12 +82,15 @@ type Service struct {
 	logger          hclog.Logger
 	maxReceiveBytes int
 
-	counter    atomic.Uint64 // of session names
-	hooks      atomic.Pointer[Hooks]
-	relayHooks atomic.Pointer[Hooks] // the Relay's
-	stats      stats
-	losses     *losses
-	quarantine *quarantine
+	counter      atomic.Uint64 // of session names
+	hooks        atomic.Pointer[Hooks]
+	relayHooks   atomic.Pointer[Hooks] // the Relay's
+	stats        stats
+	toldHeldBack atomic.Bool
+	losses       *losses
+	quarantine   *room
+	// unregistered are the streams that have their headers and no answer yet.
+	unregistered *room
 
 	draining   chan struct{} // closed by Drain
 	drainOnce  sync.Once
@@ -125,7 +133,8 @@ func New(options Options) *Service {
 		authenticator:   options.Authenticator,
 		logger:          options.Logger,
 		maxReceiveBytes: options.MaxReceiveBytes,
-		quarantine:      newQuarantine(),
+		quarantine:      newRoom(maxQuarantined),
+		unregistered:    newRoom(maxUnregistered),
 		draining:        make(chan struct{}),
 		sessions:        map[fsm.SessionName]*stream{},
 		streams:         map[*stream]struct{}{},
@@ -190,6 +199,13 @@ func (s *Service) ServerOptions() []grpc.ServerOption {
 			MinTime: time.Nanosecond, PermitWithoutStream: true,
 		}),
 		grpc.MaxRecvMsgSize(s.maxReceiveBytes),
+		grpc.MaxHeaderListSize(maxHeaderBytes),
+		// A proxy may put many nodes on one connection: it opens another beyond that.
+		grpc.MaxConcurrentStreams(maxConcurrentStreams),
+		// Nodes do not compress, and a compressed message says nothing of its size.
+		budget.NoCompression(),
+		grpc.ForceServerCodecV2(budget.Codec()),
+		grpc.InTapHandle(budget.Opened),
 	}
 }
 
@@ -227,6 +243,14 @@ func (s *Service) isDraining() bool {
 func (s *Service) Close() {
 	s.stop()
 	s.running.Wait()
+}
+
+// heldBack notes that a stream waits for its headers. The log says it once.
+func (s *Service) heldBack() {
+	s.stats.heldBack.Add(1)
+	if s.toldHeldBack.CompareAndSwap(false, true) {
+		s.logger.Warn("many streams have not registered a node: newer ones wait for their headers", "streams", maxUnregistered)
+	}
 }
 
 // eachHooks calls tell for whoever wants to know.

@@ -10,8 +10,11 @@ type Stats struct {
 	Streams     int // open, registered or not
 	Sessions    int // that can be called
 	Quarantined int
+	// Unregistered have their headers and no answer yet.
+	Unregistered int
 
 	Registrations       uint64 // committed
+	HeldBack            uint64 // streams whose headers waited for others to be answered
 	Provisional         uint64 // answered before they were committed
 	Refusals            uint64
 	SessionsReplaced    uint64 // registered again for a stream that lived on
@@ -33,7 +36,7 @@ type stats struct {
 	announcements, claims, earlyWithdrawals             atomic.Uint64
 	backpressure                                        atomic.Uint64
 	calls, callsFailed, callsTimedOut, unmatchedAnswers atomic.Uint64
-	ignored                                             atomic.Uint64
+	ignored, heldBack                                   atomic.Uint64
 	mu                                                  sync.Mutex
 	malformed                                           map[string]uint64
 }
@@ -52,6 +55,8 @@ func (s *Service) Stats() Stats {
 	c := &s.stats
 	snapshot := Stats{
 		Quarantined:         s.quarantine.size(),
+		Unregistered:        s.unregistered.size(),
+		HeldBack:            c.heldBack.Load(),
 		Registrations:       c.registrations.Load(),
 		Provisional:         c.provisional.Load(),
 		Refusals:            c.refusals.Load(),

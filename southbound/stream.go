@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/peer"
 
+	"github.com/slim-cp/slim-cp/budget"
 	"github.com/slim-cp/slim-cp/fsm"
 	controllerpb "github.com/slim-cp/slim-cp/proto/controller/v1"
 )
@@ -56,9 +57,11 @@ type stream struct {
 	// registration is set before the stream is in Service.sessions.
 	registration *registration
 	// answered is closed when the node may be read on.
-	answered  chan struct{}
-	committed chan struct{} // closed when the session is in the state
-	refused   chan error    // holds why the registration was refused by Apply
+	answered chan struct{}
+	// leaveUnregistered is set before the stream is answered.
+	leaveUnregistered func()
+	committed         chan struct{} // closed when the session is in the state
+	refused           chan error    // holds why the registration was refused by Apply
 
 	burst *burst
 	// handling: what the node said is being handled; nothing is read meanwhile.
@@ -106,7 +109,7 @@ func (s *Service) open(rpc rpcStream) *stream {
 	st := s.newStream(rpc.Context())
 	st.rpc = rpc
 	if p, ok := peer.FromContext(rpc.Context()); ok {
-		st.peer = p.Addr
+		st.peer = budget.RemoteAddr(p.Addr)
 		st.log = s.logger.With("peer", p.Addr.String())
 	}
 	s.mu.Lock()
@@ -164,9 +167,15 @@ func (st *stream) end(cause error) { st.cancel(cause) }
 // serve runs in the RPC's handler and returns why the stream ends. When the
 // handler returns, gRPC interrupts the reader and the writer.
 func (st *stream) serve() error {
+	defer budget.Hold(st.rpc.Context())()
 	if err := st.service.quarantine.waitRoom(st.ctx, st.service.draining); err != nil {
 		return err
 	}
+	if err := st.service.unregistered.waitEnter(st.ctx, st.service.draining, st.service.heldBack); err != nil {
+		return err
+	}
+	st.leaveUnregistered = sync.OnceFunc(st.service.unregistered.leave)
+	defer st.leaveUnregistered()
 	// The node says nothing before it has the headers, and gRPC would send them
 	// with our first message only.
 	if err := st.rpc.SendHeader(nil); err != nil {
@@ -354,9 +363,16 @@ func (st *stream) answer() error {
 	st.log.Info("node registered", "session", session.Counter, "provisional", provisional,
 		"links", len(first.Links), "routes", len(first.Command.GetRoutesToSet()))
 	s.sessionReady(st.registration.nodeID, session)
-	close(st.answered)
+	budget.Registered(st.rpc.Context())
+	st.setAnswered()
 	st.beginIdle()
 	return nil
+}
+
+// setAnswered: the node has its answer, and may be read on.
+func (st *stream) setAnswered() {
+	st.leaveUnregistered()
+	close(st.answered)
 }
 
 // stay waits for the end of a stream that was answered.

@@ -9,10 +9,9 @@ import (
 )
 
 const (
-	// maxGuests bounds the connections that have not been answered yet.
+	// maxGuests bounds the connections that have not been answered yet, where the
+	// options do not. One host has half of them: nobody fills the lobby alone.
 	maxGuests = 1024
-	// maxGuestsPerHost bounds those from one host: nobody fills the lobby alone.
-	maxGuestsPerHost = maxGuests / 2
 	// grace is what a guest has for each step before it may be pushed out. The port
 	// waits for that, so it accepts some 2,500 connections a second from a crowded
 	// host: strangers that come again at once cost less, and replicas behind them
@@ -28,6 +27,8 @@ const (
 // refusing a newcomer, who may be a replica: a full lobby kept sshd's users out
 // (CVE-2010-5107).
 type lobby struct {
+	limit int
+
 	mu      sync.Mutex
 	total   int
 	hosts   map[string]int       // guests
@@ -74,8 +75,8 @@ func (g *guest) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func newLobby() *lobby {
-	return &lobby{hosts: map[string]int{}, classes: map[class]*list.List{}}
+func newLobby(limit int) *lobby {
+	return &lobby{limit: limit, hosts: map[string]int{}, classes: map[class]*list.List{}}
 }
 
 // admission is what became of a newcomer.
@@ -93,7 +94,7 @@ func (l *lobby) enter(conn net.Conn) admission {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	result := admission{guest: &guest{Conn: conn, lobby: l}}
-	if perHost := l.hosts[host] >= maxGuestsPerHost; perHost || l.total >= maxGuests {
+	if perHost := l.hosts[host] >= max(1, l.limit/2); perHost || l.total >= l.limit {
 		oldest := l.oldest(func(c class) bool { return !perHost || c.host == host })
 		if oldest == nil {
 			return admission{}

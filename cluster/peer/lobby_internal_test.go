@@ -25,7 +25,7 @@ func (c *caller) Close() error {
 // unless all are verified; and who makes room is of the fullest class.
 func TestLobbyKeepsItsBounds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		l := newLobby()
+		l := newLobby(maxGuests)
 		var guests []*guest
 		for range rapid.IntRange(1, 40).Draw(t, "steps") {
 			host := fmt.Sprintf("10.0.0.%d", rapid.IntRange(1, 5).Draw(t, "host"))
@@ -63,7 +63,7 @@ func comeIn(t *rapid.T, l *lobby, host string) *guest {
 	for class, guests := range l.classes {
 		sizes[class] = guests.Len()
 	}
-	full := l.hosts[host] >= maxGuestsPerHost
+	full := l.hosts[host] >= maxGuests/2
 	conn := &caller{from: host + ":1"}
 	entry := l.enter(conn)
 	if entry.wait > 0 {
@@ -93,7 +93,7 @@ func comeIn(t *rapid.T, l *lobby, host string) *guest {
 		total += guests.Len()
 		perHost[class.host] += guests.Len()
 	}
-	if total > maxGuests || perHost[host] > maxGuestsPerHost || total != l.total || perHost[host] != l.hosts[host] {
+	if total > maxGuests || perHost[host] > maxGuests/2 || total != l.total || perHost[host] != l.hosts[host] {
 		t.Fatalf("%d guests, %d of %s", total, perHost[host], host)
 	}
 	return entry.guest

@@ -42,6 +42,8 @@ type Options struct {
 	// Dial opens a TCP connection; nil: the system's, which resolves names each
 	// time.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+	// MaxStrangers bounds the connections that have not been answered yet; 0: 1024.
+	MaxStrangers int
 	// Hello returns what this replica says of itself; the kind and the protocol
 	// are filled in.
 	Hello func() *slimcppb.Hello
@@ -75,7 +77,7 @@ func NewPort(options Options) *Port {
 	if options.Dial == nil {
 		options.Dial = (&net.Dialer{}).DialContext
 	}
-	p := &Port{options: options, lobby: newLobby(), open: map[*Conn]struct{}{}}
+	p := &Port{options: options, lobby: newLobby(cmp.Or(options.MaxStrangers, maxGuests)), open: map[*Conn]struct{}{}}
 	p.closing, p.close = context.WithCancel(context.Background())
 	p.raft, p.rpc = newIncoming(p), newIncoming(p)
 	p.running.Go(p.accept)

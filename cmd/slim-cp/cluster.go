@@ -61,6 +61,9 @@ func (r *process) openReplica(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if options.Peers != nil {
+		options.Peers.MaxStrangers = r.plan.Strangers
+	}
 	if r.replica, err = cluster.Open(ctx, options, r.store, r.logger.Named("cluster")); err != nil && options.Peers != nil {
 		if closeErr := options.Peers.Listener.Close(); !errors.Is(closeErr, net.ErrClosed) {
 			err = errors.Join(err, closeErr)

@@ -33,6 +33,8 @@ type gate struct {
 	// problem says why the replica is not healthy, "" if it is. Nodes stay with it: it
 	// may be alone, or have a leader that is no better.
 	problem func() string
+	// changed gets a value when the obstacle may have changed.
+	changed <-chan struct{}
 
 	open    bool
 	serving atomic.Bool
@@ -92,6 +94,7 @@ func (g *gate) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
+		case <-g.changed:
 		}
 		if err := g.look(); err != nil {
 			g.logger.Error("southbound listeners cannot be paused or resumed", "error", err)

@@ -7,12 +7,14 @@ import (
 	"io"
 	"os"
 	"regexp"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/slim-cp/slim-cp/budget"
 	"github.com/slim-cp/slim-cp/cluster"
 	"github.com/slim-cp/slim-cp/config"
 	"github.com/slim-cp/slim-cp/fsm"
@@ -46,6 +48,10 @@ type process struct {
 	relay      *relay
 	router     *southbound.Router
 	drain      *drain
+
+	plan          budget.Plan
+	nodeConns     *budget.Connections
+	operatorConns *budget.Connections
 }
 
 // run serves until the context ends. load reads the configuration file again,
@@ -53,6 +59,7 @@ type process struct {
 func run(ctx context.Context, settings *config.Config, load func() (*config.Config, error), hangups <-chan os.Signal,
 	logger hclog.Logger, stdout io.Writer) (err error) {
 	r := &process{settings: settings, logger: logger, stdout: stdout, store: fsm.New(), health: northbound.NewHealth(), drain: newDrain()}
+	r.planBudget()
 	if err := r.openReplica(ctx); err != nil {
 		return err
 	}
@@ -88,6 +95,18 @@ func run(ctx context.Context, settings *config.Config, load func() (*config.Conf
 	r.relay.start()
 	err = r.serve(ctx, hangups)
 	return errors.Join(err, r.stop())
+}
+
+// planBudget divides what the process may spend. The runtime collects sooner when
+// the limit of memory is near, unless the environment says otherwise.
+func (r *process) planBudget() {
+	r.plan = budget.NewPlan(budget.ProcessLimits())
+	r.nodeConns = budget.NewConnections(r.plan.Nodes, r.plan.Unfinished)
+	r.operatorConns = budget.NewConnections(r.plan.Operators, 0)
+	if r.plan.Limits.Memory > 0 && os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(r.plan.Limits.Memory / 10 * 9)
+	}
+	r.logger.Info("budget", "plan", r.plan.String())
 }
 
 // replicaName is the host's name, as far as it may be one.
@@ -141,6 +160,7 @@ func (r *process) serveNodes(ctx context.Context, hangups <-chan os.Signal) erro
 	r.replica.LeadWith(r.reconciler.Run)
 	gate := &gate{
 		doors: r.servers, logger: r.logger, setReady: r.health.SetReady, obstacle: r.obstacle, problem: r.replica.Problem,
+		changed: r.nodeConns.Changed(),
 	}
 	r.replica.ReportServing(gate.serves)
 	if err := gate.look(); err != nil {
@@ -189,6 +209,9 @@ func (r *process) obstacle() string {
 	}
 	if reason := r.replica.Distrusted(); reason != "" {
 		return reason
+	}
+	if r.nodeConns.Full() {
+		return fmt.Sprintf("nodes and others use nearly all of the %d connections that the limit of open files leaves for them", r.plan.Nodes)
 	}
 	if r.presenter.otherAuth() {
 		return "nodes register in another way than the file of this replica says"

@@ -22,6 +22,7 @@ import (
 type server struct {
 	grpc     *grpc.Server
 	listener net.Listener
+	nodes    *southbound.Listener // nil for operators
 	settings config.Listener
 }
 
@@ -55,7 +56,7 @@ func (r *process) listen() (*servers, error) {
 		}
 		all.north = append(all.north, server{
 			grpc:     northbound.NewServer(service, r.health, options...),
-			listener: listener,
+			listener: r.operatorConns.Listen(listener),
 			settings: settings,
 		})
 	}
@@ -71,7 +72,10 @@ func (r *process) listen() (*servers, error) {
 		south := grpc.NewServer(append(r.nodes.ServerOptions(), options...)...)
 		r.nodes.Register(south)
 		northbound.RegisterIntrospection(south, r.health)
-		all.south = append(all.south, server{grpc: south, listener: listener, settings: settings})
+		listener.LimitBacklog(r.nodeConns.Reserve())
+		all.south = append(all.south, server{
+			grpc: south, listener: r.nodeConns.Listen(listener), nodes: listener, settings: settings,
+		})
 	}
 	return all, nil
 }
@@ -139,10 +143,8 @@ func (s *servers) resume() error { return s.eachSouth((*southbound.Listener).Res
 func (s *servers) eachSouth(do func(*southbound.Listener) error) error {
 	var problems []error
 	for _, each := range s.south {
-		if listener, ok := each.listener.(*southbound.Listener); ok {
-			if err := do(listener); err != nil {
-				problems = append(problems, fmt.Errorf("%s: %w", each.settings.Key, err))
-			}
+		if err := do(each.nodes); err != nil {
+			problems = append(problems, fmt.Errorf("%s: %w", each.settings.Key, err))
 		}
 	}
 	return errors.Join(problems...)

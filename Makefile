@@ -20,7 +20,7 @@ race := $(if $(shell command -v $${CC:-gcc}),-race)
 # What "slim-cp version" says; without git it is what the Go tool knows.
 version = $(shell git describe --tags --always --dirty 2>/dev/null)
 
-.PHONY: build test e2e chaos interop node_modules venv lint bench bench-long fuzz demo up proto clean
+.PHONY: build test e2e attack chaos interop node_modules venv lint bench bench-long fuzz demo up proto clean
 
 build: ## bin/slim-cp, bin/slimctl and bin/slim-node
 	go build -ldflags '-X main.version=$(version)' -o bin/ ./cmd/slim-cp ./cmd/slimctl ./cmd/slim-node
@@ -37,6 +37,9 @@ e2e: ## the built binaries as processes
 
 chaos: ## five replicas under faults, ten minutes: CHAOS="-chaos.time 90s -chaos.seed N"
 	go test -count=1 -timeout 90m -tags chaos -v ./test/chaos -args $(CHAOS)
+
+attack: ## what strangers may do to a replica's port, 20 s each: ATTACK="-attack.time 60s"
+	go test -count=1 -timeout 20m -tags e2e -v -run '^TestAttacks' ./test/e2e -args -attack.time 20s $(ATTACK)
 
 # Nodes and applications are of both releases in turn, then of the newer one alone.
 interop: node_modules venv ## real SLIM nodes and applications; those of one replica again on followers

@@ -34,6 +34,8 @@ type Member struct {
 	// Section holds the other keys of the cluster section, in YAML's flow form:
 	// "insecure: true, autopilot: {stabilization_time: 300ms}" if it is empty.
 	Section string
+	// Files is the limit of open files; 0: the test's own.
+	Files int
 	// YAML is the rest of the file.
 	YAML string
 }

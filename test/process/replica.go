@@ -91,7 +91,12 @@ func (r *Replica) Start(tb testing.TB) {
 // Launch is Start without the wait: for a replica that is expected to end.
 func (r *Replica) Launch(tb testing.TB) {
 	tb.Helper()
-	r.Process = Start(tb, Spec{Name: cmp.Or(r.Member.Name, "slim-cp"), Path: r.binary, Args: []string{"serve", "-c", r.config}})
+	spec := Spec{Name: cmp.Or(r.Member.Name, "slim-cp"), Path: r.binary, Args: []string{"serve", "-c", r.config}}
+	if files := r.Member.Files; files > 0 { // the hard limit, too: Go raises the other one to it
+		spec.Args = append([]string{"-c", fmt.Sprintf(`ulimit -n %d && exec "$0" "$@"`, files), spec.Path}, spec.Args...)
+		spec.Path = "/bin/sh"
+	}
+	r.Process = Start(tb, spec)
 }
 
 // Stop ends a replica as its supervisor would, and fails the test unless it

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -199,7 +201,8 @@ func (st *stream) serve() error {
 	registration, fault := parseRegistration(view, request, st.peer)
 	registration.fault = fault
 	st.registration = registration
-	st.log = st.log.With("node", registration.nodeID)
+	// Escaped: an id with a line break must not make several lines.
+	st.log = st.log.With("node", strings.Trim(strconv.Quote(registration.nodeID), `"`))
 	if fault != nil {
 		st.service.stats.countMalformed("registration")
 	}

@@ -4,20 +4,44 @@ package main
 
 import (
 	"context"
+	"io"
+	"log"
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc/grpclog"
 
 	"github.com/slim-cp/slim-cp/cmd/operator"
+	"github.com/slim-cp/slim-cp/logging"
 )
+
+// flushTimeout bounds how long the end waits for the reader of what is said last.
+const flushTimeout = time.Second
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	code := operator.Execute(ctx, newRoot())
+	// No line may hold up the work, nor the end, for want of a reader: those of the
+	// libraries that have loggers of their own neither.
+	stderr := logging.NewWriter(os.Stderr)
+	log.SetOutput(stderr)
+	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, stderr))
+	root := newRoot()
+	root.SetErr(stderr)
+	code := operator.Execute(ctx, root)
 	stop()
+	flush(stderr)
 	os.Exit(code)
+}
+
+// flush ends a writer. What its reader does not take in time is lost: there is nobody
+// to be told.
+func flush(w *logging.Writer) {
+	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
+	defer cancel()
+	_ = w.Close(ctx)
 }
 
 func newRoot() *cobra.Command {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/slim-cp/slim-cp/cluster"
 	"github.com/slim-cp/slim-cp/config"
+	"github.com/slim-cp/slim-cp/logging"
 )
 
 // defaultFile is read if no file is named and it exists.
@@ -51,7 +52,8 @@ func withExitCode(err error) error {
 	return err
 }
 
-// serve runs a replica until the context ends.
+// serve runs a replica until the context ends. What is written to stderr must not
+// wait for its reader.
 func serve(ctx context.Context, file string, stdout, stderr io.Writer) error {
 	read := func() (*config.Config, error) { return load(file) }
 	settings, err := read()
@@ -63,6 +65,10 @@ func serve(ctx context.Context, file string, stdout, stderr io.Writer) error {
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP)
 	defer signal.Stop(hangups)
+	// Nor does a reader of its output that goes away.
+	signal.Ignore(syscall.SIGPIPE)
+	output := logging.NewWriter(stdout)
+	defer flush(output)
 	logger := newLogger(settings.Tracing, stderr)
 	for _, warning := range settings.Warnings {
 		logger.Warn(warning)
@@ -70,7 +76,7 @@ func serve(ctx context.Context, file string, stdout, stderr io.Writer) error {
 	if err := checkOldDatabase(settings.Database); err != nil {
 		return err
 	}
-	return withExitCode(run(ctx, settings, read, hangups, logger, stdout))
+	return withExitCode(run(ctx, settings, read, hangups, logger, output))
 }
 
 // load reads a configuration file, "" being the default one, and refuses one that

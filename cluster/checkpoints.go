@@ -262,7 +262,7 @@ func (r *Replica) expose(ctx context.Context, state stateOf) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, describeTimeout)
 	defer cancel()
-	conn, err := r.network.conn(state.member.Address, false)
+	conn, err := r.connTo(state.member.ReplicaID, false)
 	if err == nil {
 		_, err = slimcppb.NewReplicaServiceClient(conn).Distrust(ctx, &slimcppb.DistrustRequest{Reason: reason})
 	}

@@ -89,7 +89,10 @@ func (r *Replica) Join(ctx context.Context, address string) error {
 		return fmt.Errorf("%w: this replica belongs to cluster %s, %s to %s; set its data directory aside to let it join",
 			ErrMembership, own, address, clusterID)
 	}
-	err = r.enterSoon(ctx, address, clusterID)
+	conn, err := r.connAt(address)
+	if err == nil {
+		err = r.enterSoon(ctx, conn, clusterID)
+	}
 	if err == nil {
 		r.logger.Info("joined a cluster", "cluster", clusterID, "through", address)
 	}
@@ -97,12 +100,12 @@ func (r *Replica) Join(ctx context.Context, address string) error {
 }
 
 // enterSoon is enter that waits for a leader, as other changes do.
-func (r *Replica) enterSoon(ctx context.Context, address, clusterID string) error {
+func (r *Replica) enterSoon(ctx context.Context, conn *grpc.ClientConn, clusterID string) error {
 	waiting, cancel := context.WithTimeout(ctx, leaderPatience)
 	defer cancel()
 	for {
 		changed := r.readiness.watch()
-		err := r.enter(ctx, address, clusterID)
+		err := r.enter(ctx, conn, clusterID)
 		again := errors.Is(err, ErrNoLeader) || errors.Is(err, ErrNotLeader)
 		if !again || !r.waitLeaderChange(waiting, changed) {
 			return err
@@ -111,7 +114,7 @@ func (r *Replica) enterSoon(ctx context.Context, address, clusterID string) erro
 }
 
 // enter asks a member for membership, under the cluster id that it told.
-func (r *Replica) enter(ctx context.Context, address, clusterID string) (err error) {
+func (r *Replica) enter(ctx context.Context, conn *grpc.ClientConn, clusterID string) (err error) {
 	if r.ClusterID() == "" {
 		if err := r.pledgeAllegiance(ctx, clusterID); err != nil {
 			return err
@@ -121,10 +124,6 @@ func (r *Replica) enter(ctx context.Context, address, clusterID string) (err err
 				err = fmt.Errorf("%w, and that is not noted: %w", err, failed)
 			}
 		}()
-	}
-	conn, err := r.network.conn(address, false)
-	if err != nil {
-		return err
 	}
 	err = callMember(ctx, conn, func(header grpc.CallOption) error {
 		_, err := slimcppb.NewReplicaServiceClient(conn).Join(ctx, &slimcppb.JoinRequest{
@@ -282,12 +281,7 @@ func (r *Replica) acceptable(ctx context.Context, request *slimcppb.JoinRequest)
 	if !known && len(r.Members()) >= maxReplicas {
 		return fmt.Errorf("%w: the cluster has %d replicas, at most %d are accepted", ErrMembership, len(r.Members()), maxReplicas)
 	}
-	for _, member := range r.Members() {
-		if member.Address == request.GetAdvertise() && member.ReplicaID != id {
-			return fmt.Errorf("%w: %s is the address of member %s: remove that one first, or give %s another address",
-				ErrMembership, member.Address, member.ReplicaID, id)
-		}
-	}
+	// Another member may have had the address: that this one answers there is proof.
 	return r.provesReachable(ctx, request)
 }
 
@@ -322,7 +316,7 @@ func (r *Replica) provesReachable(ctx context.Context, request *slimcppb.JoinReq
 
 // addMember adds a joiner without a vote, or notes the new address of a member.
 func (r *Replica) addMember(ctx context.Context, request *slimcppb.JoinRequest) error {
-	id, address := raft.ServerID(request.GetReplicaId()), raft.ServerAddress(request.GetAdvertise())
+	id, address := raft.ServerID(request.GetReplicaId()), r.addressInRaft(request.GetReplicaId(), request.GetAdvertise())
 	member, known := r.member(request.GetReplicaId())
 	if known && member.Address == request.GetAdvertise() {
 		return nil

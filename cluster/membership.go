@@ -82,7 +82,7 @@ func (r *Replica) Members() []Member {
 	var members []Member
 	for _, server := range r.raft.GetConfiguration().Configuration().Servers {
 		members = append(members, Member{
-			ReplicaID: string(server.ID), Address: string(server.Address), Voter: server.Suffrage == raft.Voter,
+			ReplicaID: string(server.ID), Address: hostPort(server.Address), Voter: server.Suffrage == raft.Voter,
 		})
 	}
 	return members
@@ -151,11 +151,11 @@ func (r *Replica) change(ctx context.Context, what string, apply func() raft.Ind
 
 // changed finishes a change: connections to former members are closed.
 func (r *Replica) changed() {
-	addresses := map[string]bool{}
+	members := map[string]bool{}
 	for _, member := range r.Members() {
-		addresses[member.Address] = true
+		members[member.ReplicaID] = true
 	}
-	r.network.forget(func(address string) bool { return addresses[address] })
+	r.network.forget(func(id string) bool { return members[id] })
 }
 
 // requireLeader returns nil on a leader that has started its work.
@@ -294,7 +294,7 @@ func (r *Replica) bar(ctx context.Context, replicaID string) error {
 func (r *Replica) sayFarewell(member Member) {
 	ctx, cancel := context.WithTimeout(context.Background(), transportTimeout)
 	defer cancel()
-	conn, err := r.network.conn(member.Address, false)
+	conn, err := r.connTo(member.ReplicaID, false)
 	if err == nil {
 		_, err = slimcppb.NewReplicaServiceClient(conn).Farewell(ctx, &slimcppb.FarewellRequest{ReplicaId: member.ReplicaID})
 	}
@@ -381,7 +381,7 @@ func (r *Replica) giveVote(ctx context.Context, member Member) error {
 		return fmt.Errorf("%w: %s cannot vote yet: %s", ErrMembership, member.ReplicaID, status.Problem)
 	}
 	return r.change(ctx, "promote "+member.ReplicaID, func() raft.IndexFuture {
-		return r.raft.AddVoter(raft.ServerID(member.ReplicaID), raft.ServerAddress(member.Address), 0, changeTimeout)
+		return r.raft.AddVoter(raft.ServerID(member.ReplicaID), r.addressInRaft(member.ReplicaID, member.Address), 0, changeTimeout)
 	})
 }
 

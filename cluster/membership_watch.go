@@ -142,11 +142,29 @@ func (r *Replica) askMembership(ctx context.Context, members []Member) {
 		if member.ReplicaID == r.ReplicaID() {
 			continue
 		}
-		_, _ = r.describeAddress(ctx, member.Address)
+		r.greet(ctx, member.ReplicaID)
 		if ctx.Err() != nil || r.Err() != nil {
 			return
 		}
 	}
+}
+
+// greet connects to a replica, so that each of the two hears of the other.
+func (r *Replica) greet(ctx context.Context, id string) {
+	ctx, cancel := context.WithTimeout(ctx, reachTimeout)
+	defer cancel()
+	if conn, err := r.dial(ctx, slimcppb.ConnectionKind_CONNECTION_KIND_RPC, id); err == nil {
+		_ = conn.Close()
+	}
+}
+
+// enterAgain tells a member where this replica, which is one too, can be reached.
+func (r *Replica) enterAgain(ctx context.Context, id string) error {
+	conn, err := r.connTo(id, false)
+	if err != nil {
+		return err
+	}
+	return r.enter(ctx, conn, r.ClusterID())
 }
 
 // retakePlace has the leader note this replica's address once more: another process,
@@ -158,7 +176,7 @@ func (r *Replica) retakePlace(ctx context.Context, members []Member) {
 			continue
 		}
 		bounded, cancel := context.WithTimeout(ctx, reachTimeout)
-		err := r.enter(bounded, member.Address, r.ClusterID())
+		err := r.enterAgain(bounded, member.ReplicaID)
 		cancel()
 		if err == nil {
 			return
@@ -177,7 +195,7 @@ func (r *Replica) tellAddress(ctx context.Context, members []Member) {
 			continue
 		}
 		ctx, cancel := context.WithTimeout(ctx, changeTimeout)
-		err := r.enter(ctx, member.Address, r.ClusterID())
+		err := r.enterAgain(ctx, member.ReplicaID)
 		cancel()
 		if err == nil {
 			return

@@ -82,9 +82,11 @@ type network struct {
 	conns  map[connKey]*grpc.ClientConn
 }
 
-// connKey names a connection to another replica. Bulk transfers have one of
-// their own: they would hold up what waits behind them (etcd-io/etcd#15402).
+// connKey names a connection: to a replica, by its id, or to whoever is at an
+// address. Bulk transfers have one of their own: they would hold up what waits behind
+// them (etcd-io/etcd#15402).
 type connKey struct {
+	replica string
 	address string
 	bulk    bool
 }
@@ -100,6 +102,7 @@ func (r *Replica) openNetwork(peers *Peers) *network {
 		Hello:        r.hello,
 		Admit:        r.admit,
 		Refused:      r.refused,
+		Met:          r.met,
 		MaxStrangers: peers.MaxStrangers,
 		Logger:       r.logger.Named("port"),
 	})
@@ -116,9 +119,8 @@ func (r *Replica) openNetwork(peers *Peers) *network {
 }
 
 // transport returns Raft's transport over the port.
-func (n *network) transport(without remedies, logger hclog.Logger) peerTransport {
-	config := &raft.NetworkTransportConfig{
-		Stream:          n.port.Raft(n.advertise),
+func (r *Replica) transport(without remedies, logger hclog.Logger) peerTransport {
+	config := raft.NetworkTransportConfig{
 		MaxPool:         maxPool,
 		MaxRPCsInFlight: maxInFlight,
 		Timeout:         transportTimeout,
@@ -127,7 +129,7 @@ func (n *network) transport(without remedies, logger hclog.Logger) peerTransport
 	if without.singleFlight {
 		config.MaxRPCsInFlight = raft.DefaultMaxRPCsInFlight
 	}
-	transport := raft.NewNetworkTransportWithConfig(config)
+	transport := newMemberTransport(config, r.network.port, r.network.advertise, r.dial, r.gate)
 	if without.mainLoopHeartbeats {
 		return transport
 	}
@@ -142,24 +144,36 @@ func (n *network) serve(logger hclog.Logger) {
 	})
 }
 
-// conn returns the connection to a replica. It is made when it is used first,
-// and again whenever it breaks.
-func (n *network) conn(address string, bulk bool) (*grpc.ClientConn, error) {
+// connTo returns the connection to a replica, wherever it is. It is made when it is
+// used first, and again whenever it breaks.
+func (r *Replica) connTo(id string, bulk bool) (*grpc.ClientConn, error) {
+	return r.network.conn(connKey{replica: id, bulk: bulk}, id, func(ctx context.Context, id string) (net.Conn, error) {
+		return r.dial(ctx, slimcppb.ConnectionKind_CONNECTION_KIND_RPC, id)
+	})
+}
+
+// connAt returns the connection to whoever is at an address: for a replica that knows
+// nobody by id yet.
+func (r *Replica) connAt(address string) (*grpc.ClientConn, error) {
+	return r.network.conn(connKey{address: address}, address, func(ctx context.Context, address string) (net.Conn, error) {
+		conn, _, err := r.network.port.Dial(ctx, slimcppb.ConnectionKind_CONNECTION_KIND_RPC, address)
+		return conn, err
+	})
+}
+
+// conn returns a connection that dial makes.
+func (n *network) conn(key connKey, target string, dial func(context.Context, string) (net.Conn, error)) (*grpc.ClientConn, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.closed {
 		return nil, ErrShutdown
 	}
-	key := connKey{address: address, bulk: bulk}
 	if conn, ok := n.conns[key]; ok {
 		return conn, nil
 	}
-	conn, err := grpc.NewClient("passthrough:///"+address,
+	conn, err := grpc.NewClient("passthrough:///"+target,
 		grpc.WithTransportCredentials(insecure.NewCredentials()), // TLS is the port's
-		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
-			conn, _, err := n.port.Dial(ctx, slimcppb.ConnectionKind_CONNECTION_KIND_RPC, address)
-			return conn, err
-		}),
+		grpc.WithContextDialer(dial),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 2, Jitter: 0.2, MaxDelay: reconnectPause},
 			MinConnectTimeout: transportTimeout,
@@ -169,18 +183,19 @@ func (n *network) conn(address string, bulk bool) (*grpc.ClientConn, error) {
 		grpc.WithNoProxy(),
 	)
 	if err != nil {
-		return nil, fmt.Errorf("replica at %s: %w", address, err)
+		return nil, fmt.Errorf("replica %s: %w", target, err)
 	}
 	n.conns[key] = conn
 	return conn, nil
 }
 
-// forget closes the connections to addresses that no replica has any more.
-func (n *network) forget(keep func(address string) bool) {
+// forget closes the connections to replicas that are not kept, and those to mere
+// addresses.
+func (n *network) forget(keep func(id string) bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for key, conn := range n.conns {
-		if !keep(key.address) {
+		if !keep(key.replica) {
 			_ = conn.Close()
 			delete(n.conns, key)
 		}

@@ -183,7 +183,7 @@ func (r *Replica) confirmTerm(ctx context.Context, term uint64) error {
 
 // askTerm returns nil if a voter is in the term.
 func (r *Replica) askTerm(ctx context.Context, voter raft.Server, term uint64) error {
-	conn, err := r.network.conn(string(voter.Address), false)
+	conn, err := r.connTo(string(voter.ID), false)
 	if err != nil {
 		return err
 	}

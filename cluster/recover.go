@@ -121,7 +121,7 @@ func planRecovery(options RecoverOptions) (Recovery, error) {
 	for _, server := range found.configuration.Servers {
 		member = member || string(server.ID) == recovery.ReplicaID
 		recovery.Members = append(recovery.Members, Member{
-			ReplicaID: string(server.ID), Address: string(server.Address), Voter: server.Suffrage == raft.Voter,
+			ReplicaID: string(server.ID), Address: hostPort(server.Address), Voter: server.Suffrage == raft.Voter,
 		})
 	}
 	if !member || found.store.View().ReplicaRemoved(recovery.ReplicaID) {

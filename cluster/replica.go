@@ -38,6 +38,8 @@ type Replica struct {
 	network       *network
 	forwarder     *forwarder
 	acquaintances acquaintances
+	addresses     addresses
+	gate          *gate
 	members       members
 	restoring     sync.Mutex // held while a snapshot is received and installed
 	noteRemoval   sync.Once  // that this replica was removed
@@ -199,6 +201,9 @@ func (r *Replica) startRaft(config *raft.Config) error {
 		// What failed says more than the library's error.
 		return errors.Join(cmp.Or(r.Err(), err), closeTransport(transport))
 	}
+	if r.gate != nil {
+		close(r.gate.started)
+	}
 	r.stopRaft = sync.OnceValue(func() raft.Future { return r.raft.Shutdown() })
 	if err := r.checkRestored(); err != nil {
 		return errors.Join(err, r.stopRaft().Error())
@@ -210,9 +215,10 @@ func (r *Replica) startRaft(config *raft.Config) error {
 // the only voter; one of several waits to be told what it is part of.
 func (r *Replica) openTransport(config *raft.Config) (raft.Transport, error) {
 	if r.options.Peers != nil {
+		r.gate = newGate(r)
 		r.network = r.openNetwork(r.options.Peers)
 		r.store.SetCheckpointHandler(func(state *fsm.Snapshot) { r.checkpoints.take(state, &r.calls) })
-		transport := r.network.transport(r.options.without, config.Logger)
+		transport := r.transport(r.options.without, config.Logger)
 		if wrap := r.options.wrapTransport; wrap != nil {
 			transport = wrap(transport)
 		}

@@ -152,7 +152,7 @@ func (r *Replica) withLeader(ctx context.Context, call func(context.Context, *gr
 // leaderConn returns the connection to the leader. It returns ErrNoLeader if
 // nobody leads or this replica does.
 func (r *Replica) leaderConn() (*grpc.ClientConn, error) {
-	address, id := r.raft.LeaderWithID()
+	_, id := r.raft.LeaderWithID()
 	switch {
 	case id == "":
 		return nil, ErrNoLeader
@@ -161,17 +161,17 @@ func (r *Replica) leaderConn() (*grpc.ClientConn, error) {
 	case r.network == nil:
 		return nil, fmt.Errorf("%w: %s does", ErrNotLeader, id)
 	}
-	return r.network.conn(string(address), false)
+	return r.connTo(string(id), false)
 }
 
 // LeaderConn returns the connection to the leader's cluster port, for services
 // that were registered with RegisterPeerService, and its id. It returns
 // ErrNoLeader if nobody leads or this replica does.
 func (r *Replica) LeaderConn(bulk bool) (conn *grpc.ClientConn, leaderID string, err error) {
-	address, id := r.raft.LeaderWithID()
+	_, id := r.raft.LeaderWithID()
 	if conn, err = r.leaderConn(); err != nil || !bulk {
 		return conn, string(id), err
 	}
-	conn, err = r.network.conn(string(address), true)
+	conn, err = r.connTo(string(id), true)
 	return conn, string(id), err
 }

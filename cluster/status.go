@@ -186,12 +186,12 @@ func (r *Replica) askDescription(ctx context.Context, member Member) (*slimcppb.
 	if r.network == nil {
 		return nil, fmt.Errorf("this replica has no cluster section")
 	}
-	conn, err := r.network.conn(member.Address, false)
+	conn, err := r.connTo(member.ReplicaID, false)
 	if err != nil {
 		return nil, err
 	}
 	if err := waitConnected(ctx, conn); err != nil {
-		return nil, fmt.Errorf("no connection to %s", member.Address)
+		return nil, fmt.Errorf("no connection to %s, last known at %s", member.ReplicaID, member.Address)
 	}
 	description, err := slimcppb.NewReplicaServiceClient(conn).Describe(ctx, &slimcppb.DescribeRequest{})
 	if err == nil && description.GetReplicaId() != member.ReplicaID {

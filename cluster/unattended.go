@@ -120,7 +120,7 @@ func (u *unattended) form(ctx context.Context, others map[string]string) {
 	}
 	for id, address := range others {
 		ctx, cancel := context.WithTimeout(ctx, reachTimeout)
-		conn, err := u.network.conn(address, false)
+		conn, err := u.connAt(address)
 		var response *slimcppb.PledgeResponse
 		if err == nil {
 			response, err = slimcppb.NewReplicaServiceClient(conn).Pledge(ctx, request)

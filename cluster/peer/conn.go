@@ -1,12 +1,8 @@
 package peer
 
 import (
-	"context"
 	"net"
 	"sync"
-	"time"
-
-	"github.com/hashicorp/raft"
 
 	"github.com/slim-cp/slim-cp/proto/slimcp/v1"
 )
@@ -96,31 +92,8 @@ func (i *incoming) Close() error {
 // Addr implements net.Listener.
 func (i *incoming) Addr() net.Addr { return i.port.options.Listener.Addr() }
 
-// streams is the port as the Raft library's transport sees it.
-type streams struct {
-	*incoming
-	advertise string
-}
+// Raft returns the listener of the connections for Raft, which are of type *Conn.
+func (p *Port) Raft() net.Listener { return p.raft }
 
-// Raft returns the stream layer for the library's network transport, which takes
-// its address for the replica's own.
-func (p *Port) Raft(advertise string) raft.StreamLayer {
-	return streams{incoming: p.raft, advertise: advertise}
-}
-
-// Addr implements net.Listener: what the others are told.
-func (s streams) Addr() net.Addr { return advertised(s.advertise) }
-
-// advertised is a HOST:PORT that may be a name.
-type advertised string
-
-func (a advertised) Network() string { return "tcp" }
-func (a advertised) String() string  { return string(a) }
-
-// Dial implements raft.StreamLayer.
-func (s streams) Dial(address raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(s.port.closing, timeout)
-	defer cancel()
-	conn, _, err := s.port.Dial(ctx, slimcppb.ConnectionKind_CONNECTION_KIND_RAFT, string(address))
-	return conn, err
-}
+// Caller returns the id of the replica that dialled, as it said in its hello.
+func (c *Conn) Caller() string { return c.peer.GetReplicaId() }

@@ -22,6 +22,8 @@ var (
 	ErrDuplicate = errors.New("another process uses this replica's id")
 	// ErrNoCluster: the other side is not a member of a cluster.
 	ErrNoCluster = errors.New("not a member of a cluster")
+	// ErrOtherReplica: another replica than the wanted one is at the address.
+	ErrOtherReplica = errors.New("another replica is there")
 	// ErrClosed: the port is closed.
 	ErrClosed = errors.New("cluster port is closed")
 )
@@ -36,6 +38,7 @@ var refusals = map[slimcppb.Refusal]error{
 	slimcppb.Refusal_REFUSAL_REMOVED:        ErrRemoved,
 	slimcppb.Refusal_REFUSAL_DUPLICATE:      ErrDuplicate,
 	slimcppb.Refusal_REFUSAL_NO_CLUSTER:     ErrNoCluster,
+	slimcppb.Refusal_REFUSAL_OTHER_REPLICA:  ErrOtherReplica,
 }
 
 // refusalOf returns how an error is refused on the wire.

@@ -26,6 +26,9 @@ const (
 	answerTimeout = 3 * time.Second
 	// dialTimeout bounds the whole of a connection that is dialled.
 	dialTimeout = helloTimeout + answerTimeout
+	// dialStagger is the time between the attempts to reach a replica at several
+	// addresses. Raft gives all of them together 1 s.
+	dialStagger = 100 * time.Millisecond
 	// acceptPause is the wait after the listener failed for a passing reason, such
 	// as too many open files.
 	acceptPause = 50 * time.Millisecond
@@ -52,7 +55,10 @@ type Options struct {
 	Admit func(ctx context.Context, hello *slimcppb.Hello) error
 	// Refused is told when another replica refuses this one.
 	Refused func(answer *slimcppb.HelloAnswer, err error)
-	Logger  hclog.Logger
+	// Met is told which replica answered at an address, whether it was wanted there
+	// or not; nil: nobody is.
+	Met    func(answer *slimcppb.HelloAnswer, address string)
+	Logger hclog.Logger
 }
 
 // Port is one replica's end of all connections with others.
@@ -117,6 +123,21 @@ func (p *Port) track(conn net.Conn, hello *slimcppb.Hello) (*Conn, error) {
 		return nil, ErrClosed
 	}
 	return tracked, nil
+}
+
+// Cut closes the accepted connections of replicas, such as those that were removed.
+func (p *Port) Cut(replica func(id string) bool) {
+	p.mu.Lock()
+	var cut []*Conn
+	for conn := range p.open {
+		if conn.peer != nil && replica(conn.peer.GetReplicaId()) {
+			cut = append(cut, conn)
+		}
+	}
+	p.mu.Unlock()
+	for _, conn := range cut {
+		_ = conn.Close()
+	}
 }
 
 func (p *Port) untrack(conn *Conn) {
@@ -236,6 +257,10 @@ func (p *Port) hear(guest *guest) (net.Conn, *slimcppb.Hello, error) {
 // answer says whether a connection stands. The error is nil if it does.
 func (p *Port) answer(ctx context.Context, conn net.Conn, hello *slimcppb.Hello) error {
 	refusal := p.judge(ctx, hello)
+	if hello.GetKind() == slimcppb.ConnectionKind_CONNECTION_KIND_RAFT &&
+		(errors.Is(refusal, ErrWrongCluster) || errors.Is(refusal, ErrNoCluster)) {
+		return refusal // who speaks Raft knows its cluster: a stranger is told nothing
+	}
 	own := p.options.Hello()
 	answer := &slimcppb.HelloAnswer{
 		Protocol: Protocol, ClusterId: own.GetClusterId(), ReplicaId: own.GetReplicaId(),
@@ -257,17 +282,85 @@ func (p *Port) judge(ctx context.Context, hello *slimcppb.Hello) error {
 	case hello.GetKind() != slimcppb.ConnectionKind_CONNECTION_KIND_RAFT && hello.GetKind() != slimcppb.ConnectionKind_CONNECTION_KIND_RPC:
 		return fmt.Errorf("%w: unknown kind of connection %d", ErrWrongProtocol, hello.GetKind())
 	}
-	return p.options.Admit(ctx, hello)
+	if err := p.options.Admit(ctx, hello); err != nil {
+		return err
+	}
+	own := p.options.Hello().GetReplicaId()
+	if wanted := hello.GetWantedReplicaId(); wanted != "" && wanted != own {
+		return fmt.Errorf("%w: %s, not %s", ErrOtherReplica, own, wanted)
+	}
+	return nil
 }
 
-// Dial connects to a replica and says hello. The error says why there is no
-// connection; one of this package's errors if it was refused. Names are resolved
-// each time.
+// Dial connects to whatever replica is at an address, and says hello. The error says
+// why there is no connection; one of this package's errors if it was refused. Names
+// are resolved each time.
 func (p *Port) Dial(ctx context.Context, kind slimcppb.ConnectionKind, address string) (net.Conn, *slimcppb.HelloAnswer, error) {
+	return p.dial(ctx, kind, address, "")
+}
+
+// DialReplica connects to a replica at the first of its possible addresses at which
+// it answers. They are tried dialStagger apart, so that one that swallows everything
+// does not use up the time of the others. An address proves nothing: another replica
+// there is not taken for the wanted one.
+func (p *Port) DialReplica(ctx context.Context, kind slimcppb.ConnectionKind, wanted string, addresses []string) (net.Conn, *slimcppb.HelloAnswer, error) {
+	if len(addresses) == 0 {
+		return nil, nil, fmt.Errorf("no address of %s is known", wanted)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	type attempt struct {
+		conn   net.Conn
+		answer *slimcppb.HelloAnswer
+		err    error
+	}
+	attempts := make(chan attempt)
+	for i, address := range addresses {
+		go func() {
+			var a attempt
+			select {
+			case <-time.After(time.Duration(i) * dialStagger):
+				a.conn, a.answer, a.err = p.dial(ctx, kind, address, wanted)
+			case <-ctx.Done():
+				a.err = ctx.Err()
+			}
+			select {
+			case attempts <- a:
+			case <-ctx.Done():
+				if a.conn != nil {
+					_ = a.conn.Close()
+				}
+			}
+		}()
+	}
+	var failed error
+	for range addresses {
+		select {
+		case a := <-attempts:
+			if a.err == nil {
+				return a.conn, a.answer, nil
+			}
+			failed = alsoFailed(failed, a.err)
+		case <-ctx.Done():
+			return nil, nil, alsoFailed(failed, ctx.Err())
+		}
+	}
+	return nil, nil, failed
+}
+
+// alsoFailed puts two errors into one line.
+func alsoFailed(before, err error) error {
+	if before == nil {
+		return err
+	}
+	return fmt.Errorf("%w; %w", before, err)
+}
+
+func (p *Port) dial(ctx context.Context, kind slimcppb.ConnectionKind, address, wanted string) (net.Conn, *slimcppb.HelloAnswer, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	defer context.AfterFunc(p.closing, cancel)()
-	conn, answer, err := p.reach(ctx, kind, address)
+	conn, answer, err := p.reach(ctx, kind, address, wanted)
 	switch {
 	case err == nil:
 		tracked, err := p.track(conn, nil)
@@ -282,7 +375,7 @@ func (p *Port) Dial(ctx context.Context, kind slimcppb.ConnectionKind, address s
 }
 
 // reach opens a connection and says hello.
-func (p *Port) reach(ctx context.Context, kind slimcppb.ConnectionKind, address string) (net.Conn, *slimcppb.HelloAnswer, error) {
+func (p *Port) reach(ctx context.Context, kind slimcppb.ConnectionKind, address, wanted string) (net.Conn, *slimcppb.HelloAnswer, error) {
 	conn, err := p.options.Dial(ctx, "tcp", address)
 	if err != nil {
 		return nil, nil, err
@@ -290,7 +383,7 @@ func (p *Port) reach(ctx context.Context, kind slimcppb.ConnectionKind, address 
 	var secured net.Conn
 	var answer *slimcppb.HelloAnswer
 	err = within(ctx, dialTimeout, conn, func(ctx context.Context) (err error) {
-		secured, answer, err = p.introduce(ctx, conn, kind, address)
+		secured, answer, err = p.introduce(ctx, conn, kind, address, wanted)
 		return err
 	})
 	if err != nil {
@@ -303,7 +396,7 @@ func (p *Port) reach(ctx context.Context, kind slimcppb.ConnectionKind, address 
 	return secured, answer, nil
 }
 
-func (p *Port) introduce(ctx context.Context, conn net.Conn, kind slimcppb.ConnectionKind, address string) (net.Conn, *slimcppb.HelloAnswer, error) {
+func (p *Port) introduce(ctx context.Context, conn net.Conn, kind slimcppb.ConnectionKind, address, wanted string) (net.Conn, *slimcppb.HelloAnswer, error) {
 	if p.options.ClientTLS != nil {
 		config := p.options.ClientTLS.Clone()
 		if config.ServerName == "" {
@@ -316,7 +409,7 @@ func (p *Port) introduce(ctx context.Context, conn net.Conn, kind slimcppb.Conne
 		conn = secured
 	}
 	hello := p.options.Hello()
-	hello.Protocol, hello.Kind = Protocol, kind
+	hello.Protocol, hello.Kind, hello.WantedReplicaId = Protocol, kind, wanted
 	answer := &slimcppb.HelloAnswer{}
 	err := writeFrame(conn, hello)
 	if err == nil {
@@ -325,8 +418,13 @@ func (p *Port) introduce(ctx context.Context, conn net.Conn, kind slimcppb.Conne
 	if err != nil {
 		return nil, nil, explainHello(address, p.options.ClientTLS != nil, err)
 	}
+	if p.options.Met != nil {
+		p.options.Met(answer, address)
+	}
 	if err = refused(answer, address); err != nil {
 		p.options.Refused(answer, err)
+	} else if wanted != "" && answer.GetReplicaId() != wanted {
+		err = fmt.Errorf("%w: at %s runs %s, not %s", ErrOtherReplica, address, answer.GetReplicaId(), wanted)
 	}
 	return conn, answer, err
 }

@@ -34,7 +34,7 @@ func TestStrangersKeepNoMemberOut(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			listener := listen(t)
-			go discard(open(t, "a", listener, c.security).Raft(""))
+			go discard(open(t, "a", listener, c.security).Raft())
 			member := open(t, "b", listen(t), c.security)
 			attack(t, c.hosts, listener.Addr().String(), max(600, 360*len(c.hosts)), []byte(c.says))
 			for try := range 10 {

@@ -83,10 +83,13 @@ func (r *process) listen() (*servers, error) {
 // notes are what an operator should know of this replica beside the status of the
 // cluster.
 func (r *process) notes() []string {
-	if note := r.presenter.note(); note != "" {
-		return []string{note}
+	var notes []string
+	for _, note := range []string{r.presenter.note(), r.replica.Alarm()} {
+		if note != "" {
+			notes = append(notes, note)
+		}
 	}
-	return nil
+	return notes
 }
 
 func listenerOptions(settings config.Listener) ([]grpc.ServerOption, error) {

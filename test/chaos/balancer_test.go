@@ -40,23 +40,35 @@ func balance(tb testing.TB, endpoint string, backends func() []string) {
 	})
 }
 
-// forward passes one connection on, to a backend by chance.
+// forward passes one connection on, to a backend by chance. While none accepts the
+// node waits: a balancer that closed the connection would lose it (protocol A1).
 func forward(ctx context.Context, client net.Conn, backends []string) {
 	defer func() { _ = client.Close() }()
-	order := slices.Clone(backends)
-	rand.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
-	for _, backend := range order {
-		server, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "tcp", backend)
-		if err != nil {
-			continue
-		}
-		stop := context.AfterFunc(ctx, func() { _, _ = client.Close(), server.Close() })
-		var copying sync.WaitGroup
-		both := func() { _, _ = client.Close(), server.Close() }
-		copying.Go(func() { defer both(); _, _ = io.Copy(server, client) })
-		copying.Go(func() { defer both(); _, _ = io.Copy(client, server) })
-		copying.Wait()
-		stop()
+	server := reachOne(ctx, backends)
+	if server == nil {
 		return
 	}
+	end := func() { _, _ = client.Close(), server.Close() }
+	defer context.AfterFunc(ctx, end)()
+	var copying sync.WaitGroup
+	copying.Go(func() { defer end(); _, _ = io.Copy(server, client) })
+	copying.Go(func() { defer end(); _, _ = io.Copy(client, server) })
+	copying.Wait()
+}
+
+func reachOne(ctx context.Context, backends []string) net.Conn {
+	order := slices.Clone(backends)
+	for ctx.Err() == nil {
+		rand.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
+		for _, backend := range order {
+			if server, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "tcp", backend); err == nil {
+				return server
+			}
+		}
+		select {
+		case <-time.After(poll):
+		case <-ctx.Done():
+		}
+	}
+	return nil
 }

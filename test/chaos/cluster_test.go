@@ -138,6 +138,9 @@ func (c *chaos) startFleet(groups, names int) {
 		Args: []string{
 			"fleet", "--server", endpoint, "--tls-ca", c.ca.CA(), "--control", c.socket,
 			"--groups", fmt.Sprint(groups), "--nodes-per-group", "1", "--names", fmt.Sprint(names),
+			// A replica that is killed while a node registers loses it by the node's own
+			// rule: somebody starts it again.
+			"--reconnect", "forever",
 		},
 	})
 	c.fleet.WaitStdout(c.t, "fleet started", time.Minute)

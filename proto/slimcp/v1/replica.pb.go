@@ -84,6 +84,8 @@ const (
 	Refusal_REFUSAL_DUPLICATE Refusal = 4
 	// Not a member of any cluster.
 	Refusal_REFUSAL_NO_CLUSTER Refusal = 5
+	// Another replica was wanted at this address.
+	Refusal_REFUSAL_OTHER_REPLICA Refusal = 6
 )
 
 // Enum value maps for Refusal.
@@ -95,6 +97,7 @@ var (
 		3: "REFUSAL_REMOVED",
 		4: "REFUSAL_DUPLICATE",
 		5: "REFUSAL_NO_CLUSTER",
+		6: "REFUSAL_OTHER_REPLICA",
 	}
 	Refusal_value = map[string]int32{
 		"REFUSAL_NONE":           0,
@@ -103,6 +106,7 @@ var (
 		"REFUSAL_REMOVED":        3,
 		"REFUSAL_DUPLICATE":      4,
 		"REFUSAL_NO_CLUSTER":     5,
+		"REFUSAL_OTHER_REPLICA":  6,
 	}
 )
 
@@ -214,9 +218,12 @@ type Hello struct {
 	// Of the binary, for people.
 	Version string `protobuf:"bytes,7,opt,name=version,proto3" json:"version,omitempty"`
 	// Newest schema that the binary applies (protocol X5).
-	Schema        uint32 `protobuf:"varint,8,opt,name=schema,proto3" json:"schema,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Schema uint32 `protobuf:"varint,8,opt,name=schema,proto3" json:"schema,omitempty"`
+	// The replica that is wanted; empty: whoever is there. A binary that does not know
+	// the field ignores it, so the dialler compares the answer's id, too.
+	WantedReplicaId string `protobuf:"bytes,9,opt,name=wanted_replica_id,json=wantedReplicaId,proto3" json:"wanted_replica_id,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *Hello) Reset() {
@@ -303,6 +310,13 @@ func (x *Hello) GetSchema() uint32 {
 		return x.Schema
 	}
 	return 0
+}
+
+func (x *Hello) GetWantedReplicaId() string {
+	if x != nil {
+		return x.WantedReplicaId
+	}
+	return ""
 }
 
 type HelloAnswer struct {
@@ -1579,7 +1593,7 @@ var File_proto_slimcp_v1_replica_proto protoreflect.FileDescriptor
 
 const file_proto_slimcp_v1_replica_proto_rawDesc = "" +
 	"\n" +
-	"\x1dproto/slimcp/v1/replica.proto\x12\tslimcp.v1\"\xf9\x01\n" +
+	"\x1dproto/slimcp/v1/replica.proto\x12\tslimcp.v1\"\xa5\x02\n" +
 	"\x05Hello\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12-\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x19.slimcp.v1.ConnectionKindR\x04kind\x12\x1d\n" +
@@ -1590,7 +1604,8 @@ const file_proto_slimcp_v1_replica_proto_rawDesc = "" +
 	"\aboot_id\x18\x05 \x01(\tR\x06bootId\x12\x1c\n" +
 	"\tadvertise\x18\x06 \x01(\tR\tadvertise\x12\x18\n" +
 	"\aversion\x18\a \x01(\tR\aversion\x12\x16\n" +
-	"\x06schema\x18\b \x01(\rR\x06schema\"\xf8\x01\n" +
+	"\x06schema\x18\b \x01(\rR\x06schema\x12*\n" +
+	"\x11wanted_replica_id\x18\t \x01(\tR\x0fwantedReplicaId\"\xf8\x01\n" +
 	"\vHelloAnswer\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12,\n" +
 	"\arefusal\x18\x02 \x01(\x0e2\x12.slimcp.v1.RefusalR\arefusal\x12\x16\n" +
@@ -1698,14 +1713,15 @@ const file_proto_slimcp_v1_replica_proto_rawDesc = "" +
 	"\x0eConnectionKind\x12\x1f\n" +
 	"\x1bCONNECTION_KIND_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14CONNECTION_KIND_RAFT\x10\x01\x12\x17\n" +
-	"\x13CONNECTION_KIND_RPC\x10\x02*\x96\x01\n" +
+	"\x13CONNECTION_KIND_RPC\x10\x02*\xb1\x01\n" +
 	"\aRefusal\x12\x10\n" +
 	"\fREFUSAL_NONE\x10\x00\x12\x19\n" +
 	"\x15REFUSAL_WRONG_CLUSTER\x10\x01\x12\x1a\n" +
 	"\x16REFUSAL_WRONG_PROTOCOL\x10\x02\x12\x13\n" +
 	"\x0fREFUSAL_REMOVED\x10\x03\x12\x15\n" +
 	"\x11REFUSAL_DUPLICATE\x10\x04\x12\x16\n" +
-	"\x12REFUSAL_NO_CLUSTER\x10\x05*\xf7\x01\n" +
+	"\x12REFUSAL_NO_CLUSTER\x10\x05\x12\x19\n" +
+	"\x15REFUSAL_OTHER_REPLICA\x10\x06*\xf7\x01\n" +
 	"\rProposalError\x12\x17\n" +
 	"\x13PROPOSAL_ERROR_NONE\x10\x00\x12\x1d\n" +
 	"\x19PROPOSAL_ERROR_NOT_LEADER\x10\x01\x12\x1c\n" +

@@ -43,6 +43,16 @@ func (o Options) WithTrailingLogs(n uint64) Options {
 	return o
 }
 
+// WithMaxLogBytes bounds the log's bytes below what is accepted, and looks at them more
+// often.
+func (o Options) WithMaxLogBytes(n uint64) Options {
+	o.maxLogBytes, o.logSizePeriod = n, 20*time.Millisecond
+	return o
+}
+
+// LogBytes returns the bytes of the log's entries.
+func (r *Replica) LogBytes() uint64 { return r.storage.size.bytes() }
+
 // LastLogIndex returns the index of the last entry of raft's log.
 func (r *Replica) LastLogIndex() uint64 { return r.raft.LastIndex() }
 

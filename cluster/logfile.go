@@ -41,7 +41,10 @@ var native = binary.NativeEndian
 
 // checkLogFile returns ErrStoreFailed if a log file is damaged. It changes nothing. A
 // file that is missing or empty is a new one.
-func checkLogFile(path string) error {
+func checkLogFile(path string) error { return measureLogFile(path, &logSize{}) }
+
+// measureLogFile is checkLogFile, and counts the bytes of the entries.
+func measureLogFile(path string, size *logSize) error {
 	file, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -57,7 +60,7 @@ func checkLogFile(path string) error {
 	if info.Size() == 0 {
 		return nil
 	}
-	check := logFileCheck{file: file, size: uint64(info.Size())}
+	check := logFileCheck{file: file, size: uint64(info.Size()), entries: size}
 	if err := check.run(); err != nil {
 		return damagedLog(path, err)
 	}
@@ -78,6 +81,7 @@ type logFileCheck struct {
 	pages     uint64 // all pages in use have smaller ids
 	seen      []bool // by page
 	buffer    []byte // holds the page that was read last
+	entries   *logSize
 }
 
 // boltMeta is what a meta page holds.
@@ -171,19 +175,20 @@ func (c *logFileCheck) checkFreelist(id uint64) error {
 }
 
 // logBuckets are the library's two tables: of the entries, and of term and vote.
-var logBuckets = map[string]func(key, value []byte) error{
-	"logs": checkEntryKey,
-	"conf": checkStableValue,
+var logBuckets = map[string]func(c *logFileCheck, key, value []byte) error{
+	"logs": (*logFileCheck).checkEntry,
+	"conf": (*logFileCheck).checkStableValue,
 }
 
-func checkEntryKey(key, _ []byte) error {
+func (c *logFileCheck) checkEntry(key, value []byte) error {
 	if len(key) != 8 {
 		return fmt.Errorf("an index of %d bytes", len(key))
 	}
+	c.entries.add(binary.BigEndian.Uint64(key), uint64(len(key)+len(value)+elementBytes))
 	return nil
 }
 
-func checkStableValue(key, value []byte) error {
+func (c *logFileCheck) checkStableValue(key, value []byte) error {
 	if name := string(key); (name == "CurrentTerm" || name == "LastVoteTerm") && len(value) != 8 {
 		return fmt.Errorf("a term of %d bytes", len(value))
 	}
@@ -216,12 +221,12 @@ func (c *logFileCheck) checkBuckets(root uint64) error {
 }
 
 // checkBucket checks a table. A small one is kept beside its head.
-func (c *logFileCheck) checkBucket(head []byte, check func(key, value []byte) error) error {
+func (c *logFileCheck) checkBucket(head []byte, check func(c *logFileCheck, key, value []byte) error) error {
 	visit := func(flags uint32, key, value []byte) error {
 		if flags != 0 {
 			return fmt.Errorf("an element with flags %x", flags)
 		}
-		return check(key, value)
+		return check(c, key, value)
 	}
 	if root := native.Uint64(head); root != 0 {
 		return c.walk(root, bounds{}, visit)

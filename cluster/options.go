@@ -85,6 +85,9 @@ type Options struct {
 	// SnapshotThreshold is the number of log entries between snapshots, 8192 if
 	// it is 0.
 	SnapshotThreshold uint64
+	// MaxLogBytes bounds the entries of the log together (protocol X6). 0 stands for
+	// 256 MiB, or for 64 MiB in memory; less than 32 MiB is refused.
+	MaxLogBytes uint64
 	// Now is the clock that stamps commands (protocol D6), time.Now if nil.
 	Now func() time.Time
 
@@ -94,6 +97,9 @@ type Options struct {
 	// wrapTransport is for replicas of a cluster.
 	wrapTransport func(peerTransport) peerTransport
 	trailingLogs  uint64
+	maxLogBytes   uint64 // if not 0, instead of MaxLogBytes
+	// logSizePeriod of the look at the log's size.
+	logSizePeriod time.Duration
 	// checkpointPeriod of the comparison of states.
 	checkpointPeriod time.Duration
 	// remedies that tests switch off, to see the fault that each is for.
@@ -142,6 +148,9 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
+	if err := o.boundLogBytes(); err != nil {
+		return o, err
+	}
 	if o.trailingLogs == 0 {
 		o.trailingLogs = trailingLogs
 		if o.DataDir == "" {
@@ -149,6 +158,23 @@ func (o Options) withDefaults() (Options, error) {
 		}
 	}
 	return o, nil
+}
+
+func (o *Options) boundLogBytes() error {
+	if o.logSizePeriod == 0 {
+		o.logSizePeriod = logSizePeriod
+	}
+	switch {
+	case o.maxLogBytes != 0:
+		o.MaxLogBytes = o.maxLogBytes
+	case o.MaxLogBytes == 0 && o.DataDir == "":
+		o.MaxLogBytes = defaultMaxLogBytesInMemory
+	case o.MaxLogBytes == 0:
+		o.MaxLogBytes = defaultMaxLogBytes
+	case o.MaxLogBytes < minMaxLogBytes:
+		return fmt.Errorf("max log bytes %d: must be at least %d", o.MaxLogBytes, minMaxLogBytes)
+	}
+	return nil
 }
 
 // withPeers checks what makes the replica one of several.

@@ -53,7 +53,7 @@ type Replica struct {
 	stopWork  context.CancelFunc // ends lead
 	work      sync.WaitGroup     // lead
 	stopWatch context.CancelFunc // ends watchLeader and supervise
-	watch     sync.WaitGroup     // drainElections, watchLeader, supervise
+	watch     sync.WaitGroup     // drainElections, watchLeader, supervise, boundLog
 	raftEnded chan struct{}      // closed when raft has shut down
 	stopRaft  func() raft.Future
 
@@ -268,6 +268,7 @@ func (r *Replica) startWork(elections <-chan bool) {
 	r.watch.Go(func() { r.drainElections(elections) })
 	r.watch.Go(func() { r.watchLeader(watch) })
 	r.watch.Go(func() { r.supervise(watch) })
+	r.watch.Go(func() { r.boundLog(watch) })
 	r.work.Go(func() { r.lead(work) })
 	r.LeadWith(r.runProbes)
 	if r.options.Peers != nil {

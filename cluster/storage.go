@@ -30,6 +30,7 @@ type storage struct {
 	stable    raft.StableStore
 	snapshots raft.SnapshotStore
 	disk      disk
+	size      logSize
 	closers   []func() error
 }
 
@@ -37,12 +38,13 @@ type storage struct {
 func openStorage(options Options, logger hclog.Logger) (*storage, error) {
 	if options.DataDir == "" {
 		memory := raft.NewInmemStore()
-		return &storage{
+		s := &storage{
 			identity:  newIdentity("", options.Name),
-			logs:      memory,
 			stable:    memory,
 			snapshots: raft.NewDiscardSnapshotStore(),
-		}, nil
+		}
+		s.logs = sizedLogs{LogStore: memory, size: &s.size}
+		return s, nil
 	}
 	s := &storage{}
 	if err := s.openDir(options, logger); err != nil {
@@ -62,7 +64,7 @@ func (s *storage) openDir(options Options, logger hclog.Logger) error {
 	s.closers = append(s.closers, lock.Close)
 
 	path := filepath.Join(options.DataDir, logFile)
-	if err := checkLogFile(path); err != nil {
+	if err := measureLogFile(path, &s.size); err != nil {
 		return err
 	}
 	if err := removeTemporary(options.DataDir); err != nil {
@@ -87,7 +89,8 @@ func (s *storage) openLog(path string, options *bbolt.Options) error {
 		return err
 	}
 	s.disk.opened()
-	s.logs, s.stable = sealedLogs{LogStore: notedLogs{LogStore: bolt, disk: &s.disk}}, bolt
+	logs := sizedLogs{LogStore: notedLogs{LogStore: bolt, disk: &s.disk}, size: &s.size}
+	s.logs, s.stable = sealedLogs{LogStore: logs}, bolt
 	s.closers = append(s.closers, bolt.Close)
 	return nil
 }

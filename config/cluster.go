@@ -158,6 +158,7 @@ func defaultCluster() *Cluster {
 			ElectionTimeout:    500 * time.Millisecond,
 			LeaderLeaseTimeout: 400 * time.Millisecond,
 			SnapshotThreshold:  8192,
+			MaxLogBytes:        256 << 20,
 		},
 		Autopilot: Autopilot{StabilizationTime: 10 * time.Second, DeadServerCleanup: true, DeadAfter: time.Hour, MinQuorum: 3},
 		Snapshots: Snapshots{Interval: time.Hour, Retain: 24},
@@ -174,6 +175,7 @@ func raftTimes(r *RaftTimes) decode {
 			"election_timeout":     duration(&r.ElectionTimeout),
 			"leader_lease_timeout": duration(&r.LeaderLeaseTimeout),
 			"snapshot_threshold":   integer(&r.SnapshotThreshold, 1, math.MaxInt32),
+			"max_log_bytes":        integer(&r.MaxLogBytes, 32<<20, 1<<40),
 		})
 		if !found.has("election_timeout") {
 			r.ElectionTimeout = max(r.ElectionTimeout, r.HeartbeatTimeout)

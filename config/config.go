@@ -170,6 +170,7 @@ type RaftTimes struct {
 	ElectionTimeout    time.Duration
 	LeaderLeaseTimeout time.Duration
 	SnapshotThreshold  uint64 // log entries between two snapshots
+	MaxLogBytes        uint64 // of the log entries together
 }
 
 // Autopilot promotes new replicas and removes dead ones.

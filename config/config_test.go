@@ -211,7 +211,7 @@ admin:
 		{file.Auth.OIDC, config.OIDC{IssuerURL: "https://i", Audience: "plane", JWKSTTL: 5 * time.Minute}},
 		{c.RegistrationAuth.Secrets["a"].Reveal(), "0123456789abcdef0123456789abcdef"},
 		{c.Cluster.Raft, config.RaftTimes{HeartbeatTimeout: time.Second, ElectionTimeout: time.Second,
-			LeaderLeaseTimeout: 400 * time.Millisecond, SnapshotThreshold: 8192}},
+			LeaderLeaseTimeout: 400 * time.Millisecond, SnapshotThreshold: 8192, MaxLogBytes: 256 << 20}},
 		{c.Cluster.Endpoint, tcp("0.0.0.0:50053")},
 		{c.Cluster.TLS.Source.CertFile + c.Cluster.TLS.ClientCA.PEM, "/cCA"},
 		{c.Cluster.Snapshots, config.Snapshots{Interval: time.Hour, Retain: 24, Path: "/d/saved"}},

@@ -26,6 +26,7 @@ func clusterOptions(settings *config.Config) (cluster.Options, error) {
 	}
 	options := cluster.Options{
 		Name: name, DataDir: section.DataDir, SnapshotThreshold: section.Raft.SnapshotThreshold,
+		MaxLogBytes: section.Raft.MaxLogBytes,
 		Timings: cluster.Timings{
 			Heartbeat:   section.Raft.HeartbeatTimeout,
 			Election:    section.Raft.ElectionTimeout,

@@ -22,6 +22,7 @@ func errorNames() []errorName {
 		{"unknown_command", ErrUnknownCommand},
 		{"schema", ErrSchema},
 		{"inactive_schema", ErrInactiveSchema},
+		{"earlier_start", ErrEarlierStart},
 		{"old_schema", ErrOldSchema},
 		{"not_initialised", ErrNotInitialised},
 		{"initialised", ErrInitialised},

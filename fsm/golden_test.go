@@ -218,6 +218,9 @@ func (h *history) goldenReplicas() {
 	h.must(holdCommand("cp-4", true))
 	h.must(requested(finalizeCommand(SchemaVersion), "finalize"))
 	h.must(requested(finalizeCommand(SchemaVersion), "finalize")) // delivered again
+	started := recordCommand("cp-1", SchemaVersion)
+	started.GetRecordReplica().Boots = 300
+	h.must(started)
 	h.must(checkpointCommand())
 	h.must(&slimcppb.Command{Term: testTerm, Payload: &slimcppb.Command_Probe{Probe: &slimcppb.Probe{
 		Confirmed: []*slimcppb.ConfirmedIndex{{ReplicaId: "cp-2", Index: 7}},

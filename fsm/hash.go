@@ -93,7 +93,7 @@ func (h *hasher) state(t *tables) {
 	hashTable(h, t.segments, h.segment)
 	hashTable(h, t.secrets, h.secret)
 	hashTable(h, t.tokens, h.token)
-	hashTable(h, t.replicas, h.replica)
+	hashTable(h, t.replicas, func(r *Replica) { h.replica(r, t.meta.ActiveSchema) })
 	hashTable(h, t.requestOrder, h.request)
 }
 
@@ -256,7 +256,10 @@ func (h *hasher) token(t usedToken) {
 	h.time(t.expires)
 }
 
-func (h *hasher) replica(r *Replica) {
+// replica writes a record of a replica. What the active schema, which is in the hash
+// before it, does not know is left out, so that a binary that knows only that one has
+// the same hash.
+func (h *hasher) replica(r *Replica, schema uint32) {
 	h.string(r.ID)
 	h.bytes(r.Fingerprint)
 	h.string(r.BootID)
@@ -266,6 +269,9 @@ func (h *hasher) replica(r *Replica) {
 	h.uint(uint64(r.Schema))
 	h.bool(r.HeldBack)
 	h.bool(r.Removed)
+	if schema >= 2 {
+		h.uint(r.Boots)
+	}
 }
 
 func (h *hasher) request(r requestByAge) {

@@ -21,6 +21,9 @@ var (
 	ErrInactiveSchema = errors.New("schema is not active before the upgrade is finalized")
 	// ErrOldSchema: a replica knows only older schemas than it has to.
 	ErrOldSchema = errors.New("replica's version is too old")
+	// ErrEarlierStart: a later start of the replica's data directory is known. The one
+	// that speaks is a copy of it, or an older image that was put back.
+	ErrEarlierStart = errors.New("a later start of this replica is known: its data directory was copied, or put back from an older image")
 )
 
 // Replica is what the state knows of a replica.
@@ -36,6 +39,7 @@ type Replica struct {
 	Address string // of its cluster port
 	Version string
 	Schema  uint32 // the newest that it knows; 0 if it has not said so
+	Boots   uint64 // how often its data directory was started; 0 if it has not said so
 
 	// HeldBack: an operator keeps it from voting.
 	HeldBack bool
@@ -72,10 +76,24 @@ func (a *applier) recordReplica(command *slimcppb.RecordReplica) Result {
 	if schema := command.GetSchema(); schema < a.meta.ActiveSchema {
 		return Result{Err: fmt.Errorf("%w: it knows schema %d, the cluster uses schema %d", ErrOldSchema, schema, a.meta.ActiveSchema)}
 	}
+	if a.meta.ActiveSchema >= 2 {
+		if replica.startedAfter(command.GetBoots(), command.GetBootId()) {
+			return Result{Err: fmt.Errorf("%w: start %d of %q, %d is known", ErrEarlierStart, command.GetBoots(), replica.ID, replica.Boots)}
+		}
+		replica.Boots = max(replica.Boots, command.GetBoots())
+	}
 	replica.BootID, replica.Name, replica.Address = command.GetBootId(), command.GetName(), command.GetAddress()
 	replica.Version, replica.Schema = command.GetVersion(), command.GetSchema()
 	a.setReplica(replica)
 	return Result{}
+}
+
+// startedAfter reports whether the record is of a later start of the replica than one
+// that says its number and its boot id, or of another start with the same number: the
+// number is written down before it is used, so two starts have it only if the data
+// directory was copied. 0 is the number of a start that does not say it.
+func (r *Replica) startedAfter(boots uint64, bootID string) bool {
+	return boots != 0 && (boots < r.Boots || boots == r.Boots && bootID != r.BootID)
 }
 
 // presentFile notes the fingerprint of what a replica's file presented (protocol
@@ -132,7 +150,7 @@ func (a *applier) removeReplica(command *slimcppb.RemoveReplica) Result {
 	if err != nil {
 		return Result{Err: err}
 	}
-	a.setReplica(Replica{ID: id, Name: replica.Name, Address: replica.Address, Version: replica.Version, Removed: true})
+	a.setReplica(Replica{ID: id, Name: replica.Name, Address: replica.Address, Version: replica.Version, Boots: replica.Boots, Removed: true})
 	a.endSessionsFor(id, slimcppb.LossReason_LOSS_REASON_DRAINING, func(string) bool { return true })
 	return Result{}
 }
@@ -209,7 +227,7 @@ func (r *Replica) proto() *slimcppb.ReplicaRecord {
 	return &slimcppb.ReplicaRecord{
 		ReplicaId: r.ID, Fingerprint: r.Fingerprint, Name: r.Name, Address: r.Address,
 		Version: r.Version, Schema: r.Schema, BootId: r.BootID, Removed: r.Removed,
-		HeldBack: r.HeldBack,
+		HeldBack: r.HeldBack, Boots: r.Boots,
 	}
 }
 
@@ -218,6 +236,6 @@ func replicaFromProto(record *slimcppb.ReplicaRecord) *Replica {
 		ID: record.GetReplicaId(), Fingerprint: slices.Clone(record.GetFingerprint()),
 		Name: record.GetName(), Address: record.GetAddress(), Version: record.GetVersion(),
 		Schema: record.GetSchema(), BootID: record.GetBootId(), Removed: record.GetRemoved(),
-		HeldBack: record.GetHeldBack(),
+		HeldBack: record.GetHeldBack(), Boots: record.GetBoots(),
 	}
 }

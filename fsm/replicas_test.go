@@ -248,3 +248,27 @@ func TestACheckpointHandsOutTheStateOfItsEntry(t *testing.T) {
 	h.must(checkpointCommand())
 	equal(t, "checkpoints without a handler", len(taken), 1)
 }
+
+// A copy of a data directory, or an older image of it, is told from the replica by the
+// number of its start.
+func TestAnEarlierStartIsRefused(t *testing.T) {
+	h := newHistory(t)
+	start := func(number uint64, boot string) *slimcppb.Command {
+		command := recordCommand("cp-1", 2)
+		command.GetRecordReplica().Boots, command.GetRecordReplica().BootId = number, boot
+		return command
+	}
+	h.must(start(9, "a")) // before the upgrade is finalized numbers do nothing
+	h.must(start(4, "b"))
+	equal(t, "boots", h.replica("cp-1").Boots, 0)
+	h.must(finalizeCommand(2))
+	h.must(start(5, "c"))
+	h.must(start(5, "c")) // delivered again
+	h.refuse(start(5, "d"), ErrEarlierStart)
+	h.refuse(start(4, "b"), ErrEarlierStart)
+	equal(t, "boot", h.replica("cp-1").BootID, "c")
+	h.must(start(6, "e"))
+	equal(t, "boots", h.replica("cp-1").Boots, 6)
+	h.must(removeReplicaCommand("cp-1"))
+	equal(t, "boots of a removed replica", h.replica("cp-1").Boots, 6)
+}

@@ -2469,13 +2469,16 @@ func (x *ExpireNodes) GetNodeIds() []string {
 
 // RecordReplica is what a replica says of itself when it starts.
 type RecordReplica struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	ReplicaId     string                 `protobuf:"bytes,1,opt,name=replica_id,json=replicaId,proto3" json:"replica_id,omitempty"`
-	BootId        string                 `protobuf:"bytes,2,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"`
-	Name          string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
-	Address       string                 `protobuf:"bytes,4,opt,name=address,proto3" json:"address,omitempty"` // of its cluster port
-	Version       string                 `protobuf:"bytes,5,opt,name=version,proto3" json:"version,omitempty"` // of its binary
-	Schema        uint32                 `protobuf:"varint,6,opt,name=schema,proto3" json:"schema,omitempty"`  // the newest that its binary knows
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	ReplicaId string                 `protobuf:"bytes,1,opt,name=replica_id,json=replicaId,proto3" json:"replica_id,omitempty"`
+	BootId    string                 `protobuf:"bytes,2,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"`
+	Name      string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	Address   string                 `protobuf:"bytes,4,opt,name=address,proto3" json:"address,omitempty"` // of its cluster port
+	Version   string                 `protobuf:"bytes,5,opt,name=version,proto3" json:"version,omitempty"` // of its binary
+	Schema    uint32                 `protobuf:"varint,6,opt,name=schema,proto3" json:"schema,omitempty"`  // the newest that its binary knows
+	// How often its data directory was started (schema 2): a later start has a higher
+	// number, which the boot id does not tell.
+	Boots         uint64 `protobuf:"varint,7,opt,name=boots,proto3" json:"boots,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2548,6 +2551,13 @@ func (x *RecordReplica) GetVersion() string {
 func (x *RecordReplica) GetSchema() uint32 {
 	if x != nil {
 		return x.Schema
+	}
+	return 0
+}
+
+func (x *RecordReplica) GetBoots() uint64 {
+	if x != nil {
+		return x.Boots
 	}
 	return 0
 }
@@ -3028,7 +3038,7 @@ const file_proto_slimcp_v1_entry_proto_rawDesc = "" +
 	"\vRemoveGroup\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\"(\n" +
 	"\vExpireNodes\x12\x19\n" +
-	"\bnode_ids\x18\x01 \x03(\tR\anodeIds\"\xa7\x01\n" +
+	"\bnode_ids\x18\x01 \x03(\tR\anodeIds\"\xbd\x01\n" +
 	"\rRecordReplica\x12\x1d\n" +
 	"\n" +
 	"replica_id\x18\x01 \x01(\tR\treplicaId\x12\x17\n" +
@@ -3036,7 +3046,8 @@ const file_proto_slimcp_v1_entry_proto_rawDesc = "" +
 	"\x04name\x18\x03 \x01(\tR\x04name\x12\x18\n" +
 	"\aaddress\x18\x04 \x01(\tR\aaddress\x12\x18\n" +
 	"\aversion\x18\x05 \x01(\tR\aversion\x12\x16\n" +
-	"\x06schema\x18\x06 \x01(\rR\x06schema\".\n" +
+	"\x06schema\x18\x06 \x01(\rR\x06schema\x12\x14\n" +
+	"\x05boots\x18\a \x01(\x04R\x05boots\".\n" +
 	"\rRemoveReplica\x12\x1d\n" +
 	"\n" +
 	"replica_id\x18\x01 \x01(\tR\treplicaId\")\n" +

@@ -1643,6 +1643,7 @@ type ReplicaRecord struct {
 	BootId        string                 `protobuf:"bytes,7,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"`
 	Removed       bool                   `protobuf:"varint,8,opt,name=removed,proto3" json:"removed,omitempty"`
 	HeldBack      bool                   `protobuf:"varint,9,opt,name=held_back,json=heldBack,proto3" json:"held_back,omitempty"`
+	Boots         uint64                 `protobuf:"varint,10,opt,name=boots,proto3" json:"boots,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1738,6 +1739,13 @@ func (x *ReplicaRecord) GetHeldBack() bool {
 		return x.HeldBack
 	}
 	return false
+}
+
+func (x *ReplicaRecord) GetBoots() uint64 {
+	if x != nil {
+		return x.Boots
+	}
+	return 0
 }
 
 // RequestRecord is the result of an operator's command (protocol X1).
@@ -1996,7 +2004,7 @@ const file_proto_slimcp_v1_snapshot_proto_rawDesc = "" +
 	"\vTokenRecord\x12\x12\n" +
 	"\x04hash\x18\x01 \x01(\fR\x04hash\x120\n" +
 	"\asession\x18\x02 \x01(\v2\x16.slimcp.v1.SessionNameR\asession\x12,\n" +
-	"\x12expires_unix_nanos\x18\x03 \x01(\x03R\x10expiresUnixNanos\"\x80\x02\n" +
+	"\x12expires_unix_nanos\x18\x03 \x01(\x03R\x10expiresUnixNanos\"\x96\x02\n" +
 	"\rReplicaRecord\x12\x1d\n" +
 	"\n" +
 	"replica_id\x18\x01 \x01(\tR\treplicaId\x12 \n" +
@@ -2007,7 +2015,9 @@ const file_proto_slimcp_v1_snapshot_proto_rawDesc = "" +
 	"\x06schema\x18\x06 \x01(\rR\x06schema\x12\x17\n" +
 	"\aboot_id\x18\a \x01(\tR\x06bootId\x12\x18\n" +
 	"\aremoved\x18\b \x01(\bR\aremoved\x12\x1b\n" +
-	"\theld_back\x18\t \x01(\bR\bheldBack\"\xe4\x01\n" +
+	"\theld_back\x18\t \x01(\bR\bheldBack\x12\x14\n" +
+	"\x05boots\x18\n" +
+	" \x01(\x04R\x05boots\"\xe4\x01\n" +
 	"\rRequestRecord\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12\x14\n" +

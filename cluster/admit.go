@@ -31,7 +31,10 @@ type acquaintances struct {
 	known map[string]acquaintance
 }
 
-type acquaintance struct{ bootID, advertise string }
+type acquaintance struct {
+	bootID, advertise string
+	boots             uint64 // 0: its binary does not count starts
+}
 
 func (a *acquaintances) get(id string) (acquaintance, bool) {
 	a.mu.Lock()
@@ -69,14 +72,22 @@ func (r *Replica) admit(ctx context.Context, hello *slimcppb.Hello) error {
 	case r.store.View().ReplicaRemoved(hello.GetReplicaId()):
 		return fmt.Errorf("%w: set the data directory of %s aside and let it join anew", peer.ErrRemoved, hello.GetReplicaId())
 	}
-	return r.unmask(ctx, hello)
+	return r.checkStart(ctx, hello)
 }
 
-// unmask refuses a replica whose id still lives at the address that it had.
-func (r *Replica) unmask(ctx context.Context, hello *slimcppb.Hello) error {
-	id, now := hello.GetReplicaId(), acquaintance{bootID: hello.GetBootId(), advertise: hello.GetAdvertise()}
+// checkStart refuses who speaks for a replica and is not its present start: a copy of
+// its data directory, or an older image of it that was put back. The latter has
+// forgotten votes that it gave and entries that it confirmed. The number of the start
+// tells the older one; a higher number alone may be a copy, too, so where the replica
+// lived last is looked at.
+func (r *Replica) checkStart(ctx context.Context, hello *slimcppb.Hello) error {
+	id := hello.GetReplicaId()
+	now := acquaintance{bootID: hello.GetBootId(), advertise: hello.GetAdvertise(), boots: hello.GetBoots()}
+	if err := r.checkBoots(id, now.boots, now.bootID); err != nil {
+		return err
+	}
 	before, known := r.acquaintances.get(id)
-	if known && before.bootID != now.bootID && before.advertise != now.advertise {
+	if known && before.bootID != now.bootID {
 		ctx, cancel := context.WithTimeout(ctx, cloneProbe)
 		defer cancel()
 		conn, answer, err := r.network.port.Dial(ctx, slimcppb.ConnectionKind_CONNECTION_KIND_RPC, before.advertise)
@@ -88,8 +99,33 @@ func (r *Replica) unmask(ctx context.Context, hello *slimcppb.Hello) error {
 				id, now.advertise, before.advertise)
 		}
 	}
+	now.boots = max(now.boots, before.boots) // an older binary does not count, and takes none back
 	r.acquaintances.set(id, now)
 	return nil
+}
+
+// checkBoots refuses an earlier start of a replica than the last one that is known:
+// from its hellos, or from the state, which survives the restart of those who heard
+// them.
+func (r *Replica) checkBoots(id string, boots uint64, bootID string) error {
+	if boots == 0 {
+		return nil
+	}
+	earlier := func(known uint64, knownBoot string) bool {
+		return boots < known || boots == known && bootID != knownBoot
+	}
+	last := uint64(0)
+	if before, ok := r.acquaintances.get(id); ok && earlier(before.boots, before.bootID) {
+		last = before.boots
+	}
+	if record, ok := r.store.View().Replica(id); ok && earlier(record.Boots, record.BootID) {
+		last = max(last, record.Boots)
+	}
+	if last == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: this is start %d of %s, and start %d is known: its data directory was copied, or put back from an older image; "+
+		"set it aside and let the replica join anew", peer.ErrDuplicate, boots, id, last)
 }
 
 // refused takes a refusal by another replica that ends this one's life. Only a

@@ -37,6 +37,10 @@ type identityRecord struct {
 	// Joining is the id of a cluster that the replica is joining: none of its
 	// state is here yet.
 	Joining string `json:"joining_cluster_id,omitempty"`
+	// Boots is the number of the present start. It is written before it is used, so
+	// that no two starts have the same one unless the directory was copied, or put back
+	// from an older image.
+	Boots uint64 `json:"boots,omitempty"`
 }
 
 func newIdentity(dir, name string) *identity {
@@ -108,11 +112,24 @@ func (i *identity) join(clusterID string) error {
 	return nil
 }
 
-// save makes the identity durable.
-func (i *identity) save() error {
+// boots returns the number of the present start.
+func (i *identity) boots() uint64 {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	return i.write(i.record)
+	return i.record.Boots
+}
+
+// begin counts a start, durably.
+func (i *identity) begin() error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	record := i.record
+	record.Boots++
+	if err := i.write(record); err != nil {
+		return err
+	}
+	i.record = record
+	return nil
 }
 
 // adopt compares the cluster id of the state with the data directory's. The

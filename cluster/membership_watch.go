@@ -91,7 +91,7 @@ func (r *Replica) keepMembership(ctx context.Context) {
 	ticker := time.NewTicker(membershipLook)
 	defer ticker.Stop()
 	unattended := newUnattended(r)
-	var recorded uint64
+	var recorded recordedUnder
 	var retaken time.Time
 	for {
 		select {
@@ -118,9 +118,9 @@ func (r *Replica) keepMembership(ctx context.Context) {
 				r.retakePlace(ctx, members)
 				retaken = time.Now()
 			}
-		case recorded != r.store.View().Generation() && r.Ready():
-			if r.record(ctx) {
-				recorded = r.store.View().Generation()
+		case recorded != r.recordsUnder() && r.Ready():
+			if under := r.recordsUnder(); r.record(ctx) {
+				recorded = under
 			}
 		}
 	}
@@ -230,21 +230,37 @@ func (r *Replica) keepAddress(ctx context.Context, _ uint64) {
 	}
 }
 
+// recordedUnder is what decides what the state has of this replica: a restore brings an
+// earlier record back, and a newer schema takes more into it.
+type recordedUnder struct {
+	generation uint64
+	schema     uint32
+}
+
+func (r *Replica) recordsUnder() recordedUnder {
+	view := r.store.View()
+	return recordedUnder{generation: view.Generation(), schema: view.ActiveSchema()}
+}
+
 // record notes in the state what this replica is.
 func (r *Replica) record(ctx context.Context) bool {
 	name, boot := r.options.Name, r.bootID
 	known, ok := r.store.View().Replica(r.ReplicaID())
-	if ok && known.BootID == boot && known.Address == r.network.advertise {
+	if ok && known.BootID == boot && known.Address == r.network.advertise &&
+		(known.Boots == r.identity.boots() || r.store.View().ActiveSchema() < 2) {
 		return true
 	}
 	ctx, cancel := context.WithTimeout(ctx, leaderPatience)
 	defer cancel()
 	result, err := r.Propose(ctx, &slimcppb.Command{Payload: &slimcppb.Command_RecordReplica{RecordReplica: &slimcppb.RecordReplica{
 		ReplicaId: r.ReplicaID(), BootId: boot, Name: name, Address: r.network.advertise,
-		Version: r.options.Peers.Version, Schema: fsm.SchemaVersion,
+		Version: r.options.Peers.Version, Schema: fsm.SchemaVersion, Boots: r.identity.boots(),
 	}}})
-	if errors.Is(result.Err, fsm.ErrReplicaRemoved) {
+	switch {
+	case errors.Is(result.Err, fsm.ErrReplicaRemoved):
 		r.failRemoved(fmt.Errorf("%w: %w", ErrRemoved, result.Err))
+	case errors.Is(result.Err, fsm.ErrEarlierStart):
+		r.fail(fmt.Errorf("%w: %w", ErrDuplicate, result.Err))
 	}
 	return err == nil && result.Err == nil
 }

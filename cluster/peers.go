@@ -233,5 +233,6 @@ func (r *Replica) hello() *slimcppb.Hello {
 		Advertise: r.options.Peers.Advertise,
 		Version:   r.options.Peers.Version,
 		Schema:    fsm.SchemaVersion,
+		Boots:     r.identity.boots(),
 	}
 }

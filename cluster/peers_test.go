@@ -128,8 +128,14 @@ func (e *ensemble) transfer(name string) {
 // waitVoters waits until exactly these replicas vote and all of them know it.
 func (e *ensemble) waitVoters(names ...string) {
 	e.tb.Helper()
+	e.waitVotersOf(names, names...)
+}
+
+// waitVotersOf is waitVoters where not all of those who vote are there.
+func (e *ensemble) waitVotersOf(present []string, names ...string) {
+	e.tb.Helper()
 	eventually(e.tb, fmt.Sprintf("voters %v", names), func() bool {
-		for _, name := range names {
+		for _, name := range present {
 			var voters []string
 			for _, member := range e.replicas[name].Members() {
 				if member.Voter {

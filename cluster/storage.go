@@ -131,14 +131,14 @@ func (s *storage) openIdentity(options Options) error {
 		return fmt.Errorf("%w: %s belongs to cluster %s but holds neither log nor snapshot; restore it, or start with an empty directory",
 			ErrDataDir, options.DataDir, s.identity.clusterID())
 	case err == nil:
-		return nil
+		return s.identity.begin()
 	case !errors.Is(err, fs.ErrNotExist):
 		return err
 	case hasState:
 		return fmt.Errorf("%w: %s holds a log but no %s", ErrDataDir, options.DataDir, identityFile)
 	}
 	s.identity = newIdentity(options.DataDir, options.Name)
-	return s.identity.save()
+	return s.identity.begin()
 }
 
 // bootstrap makes a new replica the only voter of a new cluster. It does

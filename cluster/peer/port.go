@@ -264,7 +264,7 @@ func (p *Port) answer(ctx context.Context, conn net.Conn, hello *slimcppb.Hello)
 	own := p.options.Hello()
 	answer := &slimcppb.HelloAnswer{
 		Protocol: Protocol, ClusterId: own.GetClusterId(), ReplicaId: own.GetReplicaId(),
-		BootId: own.GetBootId(), Version: own.GetVersion(), Schema: own.GetSchema(),
+		BootId: own.GetBootId(), Version: own.GetVersion(), Schema: own.GetSchema(), Boots: own.GetBoots(),
 	}
 	if refusal != nil {
 		answer.Refusal, answer.Reason = refusalOf(refusal), refusal.Error()

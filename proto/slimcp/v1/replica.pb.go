@@ -222,8 +222,10 @@ type Hello struct {
 	// The replica that is wanted; empty: whoever is there. A binary that does not know
 	// the field ignores it, so the dialler compares the answer's id, too.
 	WantedReplicaId string `protobuf:"bytes,9,opt,name=wanted_replica_id,json=wantedReplicaId,proto3" json:"wanted_replica_id,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// How often the data directory was started; 0: the binary does not count.
+	Boots         uint64 `protobuf:"varint,10,opt,name=boots,proto3" json:"boots,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Hello) Reset() {
@@ -319,6 +321,13 @@ func (x *Hello) GetWantedReplicaId() string {
 	return ""
 }
 
+func (x *Hello) GetBoots() uint64 {
+	if x != nil {
+		return x.Boots
+	}
+	return 0
+}
+
 type HelloAnswer struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Protocol uint32                 `protobuf:"varint,1,opt,name=protocol,proto3" json:"protocol,omitempty"`
@@ -330,6 +339,7 @@ type HelloAnswer struct {
 	BootId        string  `protobuf:"bytes,6,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"`
 	Version       string  `protobuf:"bytes,7,opt,name=version,proto3" json:"version,omitempty"`
 	Schema        uint32  `protobuf:"varint,8,opt,name=schema,proto3" json:"schema,omitempty"`
+	Boots         uint64  `protobuf:"varint,9,opt,name=boots,proto3" json:"boots,omitempty"` // as in Hello
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -416,6 +426,13 @@ func (x *HelloAnswer) GetVersion() string {
 func (x *HelloAnswer) GetSchema() uint32 {
 	if x != nil {
 		return x.Schema
+	}
+	return 0
+}
+
+func (x *HelloAnswer) GetBoots() uint64 {
+	if x != nil {
+		return x.Boots
 	}
 	return 0
 }
@@ -1593,7 +1610,7 @@ var File_proto_slimcp_v1_replica_proto protoreflect.FileDescriptor
 
 const file_proto_slimcp_v1_replica_proto_rawDesc = "" +
 	"\n" +
-	"\x1dproto/slimcp/v1/replica.proto\x12\tslimcp.v1\"\xa5\x02\n" +
+	"\x1dproto/slimcp/v1/replica.proto\x12\tslimcp.v1\"\xbb\x02\n" +
 	"\x05Hello\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12-\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x19.slimcp.v1.ConnectionKindR\x04kind\x12\x1d\n" +
@@ -1605,7 +1622,9 @@ const file_proto_slimcp_v1_replica_proto_rawDesc = "" +
 	"\tadvertise\x18\x06 \x01(\tR\tadvertise\x12\x18\n" +
 	"\aversion\x18\a \x01(\tR\aversion\x12\x16\n" +
 	"\x06schema\x18\b \x01(\rR\x06schema\x12*\n" +
-	"\x11wanted_replica_id\x18\t \x01(\tR\x0fwantedReplicaId\"\xf8\x01\n" +
+	"\x11wanted_replica_id\x18\t \x01(\tR\x0fwantedReplicaId\x12\x14\n" +
+	"\x05boots\x18\n" +
+	" \x01(\x04R\x05boots\"\x8e\x02\n" +
 	"\vHelloAnswer\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12,\n" +
 	"\arefusal\x18\x02 \x01(\x0e2\x12.slimcp.v1.RefusalR\arefusal\x12\x16\n" +
@@ -1616,7 +1635,8 @@ const file_proto_slimcp_v1_replica_proto_rawDesc = "" +
 	"replica_id\x18\x05 \x01(\tR\treplicaId\x12\x17\n" +
 	"\aboot_id\x18\x06 \x01(\tR\x06bootId\x12\x18\n" +
 	"\aversion\x18\a \x01(\tR\aversion\x12\x16\n" +
-	"\x06schema\x18\b \x01(\rR\x06schema\"\x11\n" +
+	"\x06schema\x18\b \x01(\rR\x06schema\x12\x14\n" +
+	"\x05boots\x18\t \x01(\x04R\x05boots\"\x11\n" +
 	"\x0fDescribeRequest\"\xfc\x05\n" +
 	"\x12ReplicaDescription\x12\x1d\n" +
 	"\n" +

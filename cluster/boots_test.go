@@ -10,6 +10,21 @@ import (
 	"github.com/slim-cp/slim-cp/cluster"
 )
 
+// waitRecorded waits until all know of a replica's present start.
+func (e *ensemble) waitRecorded(name string) {
+	e.tb.Helper()
+	id := e.replicas[name].ReplicaID()
+	eventually(e.tb, "the start of "+name+" is in the state of all", func() bool {
+		for _, replica := range e.replicas {
+			record, ok := replica.View().Replica(id)
+			if !ok || record.BootID != e.replicas[name].BootID() || record.Boots == 0 {
+				return false
+			}
+		}
+		return true
+	})
+}
+
 // An older image of a data directory that is put back has forgotten votes and entries:
 // it is told from the replica by the number of its start, at the same address too.
 func TestAnOlderImageOfADataDirectoryIsRefused(t *testing.T) {
@@ -29,16 +44,7 @@ func TestAnOlderImageOfADataDirectoryIsRefused(t *testing.T) {
 			}
 			for range 2 {
 				waitReady(t, e.start("c"))
-				id := e.replicas["c"].ReplicaID()
-				eventually(t, "its start is in the state of all", func() bool {
-					for _, replica := range e.replicas {
-						record, ok := replica.View().Replica(id)
-						if !ok || record.BootID != e.replicas["c"].BootID() || record.Boots == 0 {
-							return false
-						}
-					}
-					return true
-				})
+				e.waitRecorded("c")
 				e.kill("c")
 			}
 			for _, name := range restarted {
@@ -54,6 +60,35 @@ func TestAnOlderImageOfADataDirectoryIsRefused(t *testing.T) {
 			}
 			propose(t, e.replicas["a"], register(1))
 		})
+	}
+}
+
+// It is refused before it can vote: with one that was away it could elect a leader
+// that lacks what it has confirmed.
+func TestAnOlderImageOfADataDirectoryDoesNotVote(t *testing.T) {
+	t.Parallel()
+	e := newEnsemble(t)
+	e.form("a", "b", "c")
+	e.kill("c")
+	image := filepath.Join(t.TempDir(), "image")
+	if err := os.CopyFS(image, os.DirFS(e.dirs["c"])); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		waitReady(t, e.start("c"))
+		e.waitRecorded("c")
+		e.kill("c")
+	}
+	e.transfer("a")
+	e.kill("a")
+	e.dirs["c"] = image
+	back := e.start("c")
+	waitDone(t, back)
+	if err := back.Err(); !errors.Is(err, cluster.ErrDuplicate) {
+		t.Errorf("the image stopped with %v", err)
+	}
+	if leading, _ := e.replicas["b"].Leadership(); leading {
+		t.Error("it has voted")
 	}
 }
 

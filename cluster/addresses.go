@@ -42,10 +42,15 @@ func (a *addresses) met(id, address string) {
 
 // met takes which replica answered at an address, be it the wanted one or not:
 // replicas that exchanged their addresses find each other that way.
-func (r *Replica) met(answer *slimcppb.HelloAnswer, address string) {
-	if own := r.identity.allegiance(); own != "" && answer.GetClusterId() == own && answer.GetReplicaId() != "" {
-		r.addresses.met(answer.GetReplicaId(), address)
+func (r *Replica) met(answer *slimcppb.HelloAnswer, address string) error {
+	if own := r.identity.allegiance(); own == "" || answer.GetClusterId() != own || answer.GetReplicaId() == "" {
+		return nil
 	}
+	if err := r.checkBoots(answer.GetReplicaId(), answer.GetBoots(), answer.GetBootId()); err != nil {
+		return err
+	}
+	r.addresses.met(answer.GetReplicaId(), address)
+	return nil
 }
 
 // addressesOf returns where a replica may be, the likeliest first: where it answered

@@ -101,6 +101,9 @@ func (r *Replica) checkStart(ctx context.Context, hello *slimcppb.Hello) error {
 	}
 	now.boots = max(now.boots, before.boots) // an older binary does not count, and takes none back
 	r.acquaintances.set(id, now)
+	if known && before.bootID != now.bootID {
+		r.network.port.CutEarlier(id, now.bootID)
+	}
 	return nil
 }
 

@@ -55,6 +55,8 @@ type Peers struct {
 	// ServerTLS and ClientTLS are mutual; both nil: plaintext.
 	ServerTLS *tls.Config
 	ClientTLS *tls.Config
+	// Identity binds the certificates to the replicas that use them.
+	Identity PeerIdentity
 	// Version of the binary, for people.
 	Version string
 	// BootstrapExpect replicas, found through Join, form a cluster on their own.
@@ -102,6 +104,7 @@ func (r *Replica) openNetwork(peers *Peers) *network {
 		Hello:        r.hello,
 		Admit:        r.admit,
 		Refused:      r.refused,
+		Certificate:  r.certificates.judge,
 		Met:          r.met,
 		MaxStrangers: peers.MaxStrangers,
 		Logger:       r.logger.Named("port"),

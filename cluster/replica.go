@@ -38,6 +38,7 @@ type Replica struct {
 	network       *network
 	forwarder     *forwarder
 	acquaintances acquaintances
+	certificates  certificates
 	addresses     addresses
 	gate          *gate
 	members       members
@@ -215,6 +216,10 @@ func (r *Replica) startRaft(config *raft.Config) error {
 // the only voter; one of several waits to be told what it is part of.
 func (r *Replica) openTransport(config *raft.Config) (raft.Transport, error) {
 	if r.options.Peers != nil {
+		r.certificates = certificates{identity: r.options.Peers.Identity, ownID: r.ReplicaID(), logger: r.logger}
+		if err := r.certificates.checkOwn(r.options.Peers); err != nil {
+			return nil, err
+		}
 		r.gate = newGate(r)
 		r.network = r.openNetwork(r.options.Peers)
 		r.store.SetCheckpointHandler(func(state *fsm.Snapshot) { r.checkpoints.take(state, &r.calls) })

@@ -21,7 +21,7 @@ func cluster(to **Cluster) decode {
 			"endpoint":         endpoint(&c.Endpoint),
 			"advertise":        hostPort(&c.Advertise),
 			"insecure":         boolean(&c.Insecure),
-			"tls":              optional(func(v value) { serverTLS(&c.TLS, v) }),
+			"tls":              optional(func(v value) { serverTLS(&c.TLS, v, fields{"peer_identity": optional(peerIdentity(&c.PeerIdentity))}) }),
 			"bootstrap_expect": integer(&c.BootstrapExpect, 0, math.MaxInt32),
 			"join":             hostPorts(&c.Join),
 			"raft":             optional(raftTimes(&c.Raft)),
@@ -41,6 +41,34 @@ func cluster(to **Cluster) decode {
 		if c.Snapshots.Path == "" && c.DataDir != "" {
 			c.Snapshots.Path = filepath.Join(c.DataDir, "saved")
 		}
+	}
+}
+
+// peerIdentity decodes how a replica's certificate is bound to its name.
+func peerIdentity(to *PeerIdentity) decode {
+	return func(v value) {
+		v.object(fields{
+			"mode":  choice(&to.Mode, map[string]IdentityMode{"require": IdentityRequire, "warn": IdentityWarn, "off": IdentityOff}),
+			"names": optional(identityNames(&to.Names)),
+		})
+	}
+}
+
+func identityNames(to *[]string) decode {
+	return func(v value) {
+		list := []string{}
+		v.list("a list of DNS names and URIs, with {name} for the name of the replica", func(item value) {
+			text, _ := item.text()
+			if text == "" || len(text) > 255 || strings.Contains(text, "*") {
+				item.refuse("a DNS name or a URI without wildcards, with {name} for the name of the replica", true)
+				return
+			}
+			list = append(list, text)
+		})
+		if len(list) == 0 {
+			v.refuse("at least one name; {name} is the default", false)
+		}
+		*to = list
 	}
 }
 
@@ -153,6 +181,9 @@ func defaultCluster() *Cluster {
 	return &Cluster{
 		Endpoint: Endpoint{Network: "tcp", Address: defaultClusterAddress},
 		TLS:      ServerTLS{Version: TLS13},
+
+		PeerIdentity: PeerIdentity{Mode: IdentityWarn, Names: []string{"{name}"}},
+
 		Raft: RaftTimes{
 			HeartbeatTimeout:   500 * time.Millisecond,
 			ElectionTimeout:    500 * time.Millisecond,

@@ -156,11 +156,30 @@ type Cluster struct {
 	// TLS is mutual: Source is this replica's certificate towards both sides, and
 	// ClientCA vouches for the other replicas whichever side dialled.
 	TLS             ServerTLS
+	PeerIdentity    PeerIdentity
 	BootstrapExpect int      // replicas, found through Join, form a cluster on their own; 0: an operator does it
 	Join            []string // host:port of members
 	Raft            RaftTimes
 	Autopilot       Autopilot
 	Snapshots       Snapshots
+}
+
+// IdentityMode says what becomes of a replica whose certificate does not bear its name.
+type IdentityMode string
+
+// Modes of PeerIdentity.
+const (
+	IdentityRequire IdentityMode = "require" // it is refused
+	IdentityWarn    IdentityMode = "warn"    // the log names it
+	IdentityOff     IdentityMode = "off"     // nobody looks
+)
+
+// PeerIdentity binds the certificates of the cluster port to the replicas that use
+// them. Names are DNS names or URIs of which a certificate has to hold one, with
+// {name} for the name in the replica's id.
+type PeerIdentity struct {
+	Mode  IdentityMode
+	Names []string
 }
 
 // RaftTimes are the timings of Raft. The defaults are good for replicas in one

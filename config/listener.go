@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"strings"
 	"time"
@@ -37,7 +38,7 @@ func (v value) listener() Listener {
 	var transport object
 	table := withoutEffect()
 	table["endpoint"] = endpoint(&l.Endpoint)
-	table["tls"] = optional(func(v value) { transport = serverTLS(&l.TLS, v) })
+	table["tls"] = optional(func(v value) { transport = serverTLS(&l.TLS, v, nil) })
 	table["auth"] = auth(&l.Auth)
 	table["keepalive"] = optional(keepalive(&l.Keepalive))
 	table["max_concurrent_streams"] = optional(integer(&l.MaxConcurrentStreams, 0, math.MaxUint32))
@@ -84,10 +85,11 @@ func keepalive(k *Keepalive) decode {
 	}
 }
 
-func serverTLS(t *ServerTLS, v value) object {
+// serverTLS decodes the TLS of a listener. More are keys that only this one has.
+func serverTLS(t *ServerTLS, v value, more fields) object {
 	var unused bool
 	var unusedCA CASource
-	return v.object(fields{
+	known := fields{
 		"insecure":        boolean(&t.Insecure),
 		"source":          certificateSource(&t.Source),
 		"client_ca":       caSource(&t.ClientCA),
@@ -98,7 +100,9 @@ func serverTLS(t *ServerTLS, v value) object {
 		"ca_source":                    caSource(&unusedCA),
 		"include_system_ca_certs_pool": optional(boolean(&unused)),
 		"reload_client_ca_file":        optional(boolean(&unused)),
-	})
+	}
+	maps.Copy(known, more)
+	return v.object(known)
 }
 
 func certificateSource(s *CertificateSource) decode {

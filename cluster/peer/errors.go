@@ -24,6 +24,8 @@ var (
 	ErrNoCluster = errors.New("not a member of a cluster")
 	// ErrOtherReplica: another replica than the wanted one is at the address.
 	ErrOtherReplica = errors.New("another replica is there")
+	// ErrCertificate: the certificate is not that of the replica that uses it.
+	ErrCertificate = errors.New("certificate of another")
 	// ErrClosed: the port is closed.
 	ErrClosed = errors.New("cluster port is closed")
 )
@@ -39,6 +41,7 @@ var refusals = map[slimcppb.Refusal]error{
 	slimcppb.Refusal_REFUSAL_DUPLICATE:      ErrDuplicate,
 	slimcppb.Refusal_REFUSAL_NO_CLUSTER:     ErrNoCluster,
 	slimcppb.Refusal_REFUSAL_OTHER_REPLICA:  ErrOtherReplica,
+	slimcppb.Refusal_REFUSAL_CERTIFICATE:    ErrCertificate,
 }
 
 // refusalOf returns how an error is refused on the wire.

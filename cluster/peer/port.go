@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"maps"
@@ -53,11 +54,14 @@ type Options struct {
 	// Admit judges a connection: one of this package's errors refuses it. It may
 	// ask others, within the context.
 	Admit func(ctx context.Context, hello *slimcppb.Hello) error
+	// Certificate judges whether a verified certificate may be a replica's; nil: any
+	// may. ErrCertificate refuses it.
+	Certificate func(leaf *x509.Certificate, replicaID string) error
 	// Refused is told when another replica refuses this one.
 	Refused func(answer *slimcppb.HelloAnswer, err error)
 	// Met is told which replica answered at an address, whether it was wanted there
-	// or not; nil: nobody is.
-	Met    func(answer *slimcppb.HelloAnswer, address string)
+	// or not; nil: nobody is. An error ends the connection.
+	Met    func(answer *slimcppb.HelloAnswer, address string) error
 	Logger hclog.Logger
 }
 
@@ -127,16 +131,26 @@ func (p *Port) track(conn net.Conn, hello *slimcppb.Hello) (*Conn, error) {
 
 // Cut closes the accepted connections of replicas, such as those that were removed.
 func (p *Port) Cut(replica func(id string) bool) {
+	p.cut(func(hello *slimcppb.Hello) bool { return replica(hello.GetReplicaId()) })
+}
+
+// CutEarlier closes the accepted connections of a replica's other starts: behind a
+// network that swallows everything they would stay for long.
+func (p *Port) CutEarlier(id, bootID string) {
+	p.cut(func(hello *slimcppb.Hello) bool { return hello.GetReplicaId() == id && hello.GetBootId() != bootID })
+}
+
+func (p *Port) cut(which func(*slimcppb.Hello) bool) {
 	p.mu.Lock()
 	var cut []*Conn
 	for conn := range p.open {
-		if conn.peer != nil && replica(conn.peer.GetReplicaId()) {
+		if conn.peer != nil && which(conn.peer) {
 			cut = append(cut, conn)
 		}
 	}
 	p.mu.Unlock()
 	for _, conn := range cut {
-		_ = conn.Close()
+		p.running.Go(func() { _ = conn.Close() }) // TLS says goodbye, see Close
 	}
 }
 
@@ -256,12 +270,12 @@ func (p *Port) hear(guest *guest) (net.Conn, *slimcppb.Hello, error) {
 
 // answer says whether a connection stands. The error is nil if it does.
 func (p *Port) answer(ctx context.Context, conn net.Conn, hello *slimcppb.Hello) error {
-	refusal := p.judge(ctx, hello)
-	if hello.GetKind() == slimcppb.ConnectionKind_CONNECTION_KIND_RAFT &&
-		(errors.Is(refusal, ErrWrongCluster) || errors.Is(refusal, ErrNoCluster)) {
+	own := p.options.Hello()
+	refusal := p.judge(ctx, conn, hello)
+	if refusal != nil && hello.GetKind() == slimcppb.ConnectionKind_CONNECTION_KIND_RAFT &&
+		(own.GetClusterId() == "" || hello.GetClusterId() != own.GetClusterId()) {
 		return refusal // who speaks Raft knows its cluster: a stranger is told nothing
 	}
-	own := p.options.Hello()
 	answer := &slimcppb.HelloAnswer{
 		Protocol: Protocol, ClusterId: own.GetClusterId(), ReplicaId: own.GetReplicaId(),
 		BootId: own.GetBootId(), Version: own.GetVersion(), Schema: own.GetSchema(), Boots: own.GetBoots(),
@@ -269,18 +283,24 @@ func (p *Port) answer(ctx context.Context, conn net.Conn, hello *slimcppb.Hello)
 	if refusal != nil {
 		answer.Refusal, answer.Reason = refusalOf(refusal), refusal.Error()
 	}
+	if errors.Is(refusal, ErrCertificate) { // whoever it is, it is told no more than that
+		answer = &slimcppb.HelloAnswer{Protocol: Protocol, Refusal: answer.GetRefusal(), Reason: answer.GetReason()}
+	}
 	if err := writeFrame(conn, answer); err != nil {
 		return err
 	}
 	return refusal
 }
 
-func (p *Port) judge(ctx context.Context, hello *slimcppb.Hello) error {
+func (p *Port) judge(ctx context.Context, conn net.Conn, hello *slimcppb.Hello) error {
 	switch {
 	case hello.GetProtocol() != Protocol:
 		return fmt.Errorf("%w: %d, this replica speaks %d", ErrWrongProtocol, hello.GetProtocol(), Protocol)
 	case hello.GetKind() != slimcppb.ConnectionKind_CONNECTION_KIND_RAFT && hello.GetKind() != slimcppb.ConnectionKind_CONNECTION_KIND_RPC:
 		return fmt.Errorf("%w: unknown kind of connection %d", ErrWrongProtocol, hello.GetKind())
+	}
+	if err := p.judgeCertificate(conn, hello.GetReplicaId()); err != nil {
+		return err
 	}
 	if err := p.options.Admit(ctx, hello); err != nil {
 		return err
@@ -290,6 +310,20 @@ func (p *Port) judge(ctx context.Context, hello *slimcppb.Hello) error {
 		return fmt.Errorf("%w: %s, not %s", ErrOtherReplica, own, wanted)
 	}
 	return nil
+}
+
+// judgeCertificate compares the certificate of the other side with what it says of
+// itself.
+func (p *Port) judgeCertificate(conn net.Conn, replicaID string) error {
+	secured, ok := conn.(*tls.Conn)
+	if !ok || p.options.Certificate == nil {
+		return nil
+	}
+	chain := secured.ConnectionState().PeerCertificates
+	if len(chain) == 0 {
+		return fmt.Errorf("%w: none was shown", ErrCertificate)
+	}
+	return p.options.Certificate(chain[0], replicaID)
 }
 
 // Dial connects to whatever replica is at an address, and says hello. The error says
@@ -418,11 +452,19 @@ func (p *Port) introduce(ctx context.Context, conn net.Conn, kind slimcppb.Conne
 	if err != nil {
 		return nil, nil, explainHello(address, p.options.ClientTLS != nil, err)
 	}
+	if answer.GetReplicaId() != "" { // only a refusal comes without
+		if err := p.judgeCertificate(conn, answer.GetReplicaId()); err != nil {
+			return nil, nil, fmt.Errorf("%s: %w", address, err)
+		}
+	}
+	var met error
 	if p.options.Met != nil {
-		p.options.Met(answer, address)
+		met = p.options.Met(answer, address)
 	}
 	if err = refused(answer, address); err != nil {
 		p.options.Refused(answer, err)
+	} else if met != nil {
+		err = fmt.Errorf("%s: %w", address, met)
 	} else if wanted != "" && answer.GetReplicaId() != wanted {
 		err = fmt.Errorf("%w: at %s runs %s, not %s", ErrOtherReplica, address, answer.GetReplicaId(), wanted)
 	}

@@ -37,6 +37,7 @@ func clusterOptions(settings *config.Config) (cluster.Options, error) {
 			Version:         versionText(),
 			BootstrapExpect: section.BootstrapExpect,
 			Join:            section.Join,
+			Identity:        peerIdentity(section.PeerIdentity),
 			Autopilot: cluster.Autopilot{
 				StabilizationTime: section.Autopilot.StabilizationTime,
 				DeadServerCleanup: section.Autopilot.DeadServerCleanup,
@@ -53,6 +54,19 @@ func clusterOptions(settings *config.Config) (cluster.Options, error) {
 		return cluster.Options{}, fmt.Errorf("cluster.endpoint: %w", err)
 	}
 	return options, nil
+}
+
+// peerIdentity says what the certificates of the cluster port have to hold.
+func peerIdentity(settings config.PeerIdentity) cluster.PeerIdentity {
+	identity := cluster.PeerIdentity{Names: settings.Names}
+	switch settings.Mode {
+	case config.IdentityRequire:
+		identity.Mode = cluster.IdentityRequire
+	case config.IdentityWarn:
+		identity.Mode = cluster.IdentityWarn
+	case config.IdentityOff:
+	}
+	return identity
 }
 
 // openReplica opens the replica; a cluster port that was opened for one that does

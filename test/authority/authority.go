@@ -69,14 +69,14 @@ func (a *Authority) Trust() *tls.Config {
 }
 
 // Issue writes a certificate and its key, and returns them as the source in a
-// configuration file.
-func (a *Authority) Issue(tb testing.TB, name string) string {
+// configuration file. The certificate holds the DNS names, too.
+func (a *Authority) Issue(tb testing.TB, name string, dnsNames ...string) string {
 	tb.Helper()
 	key := newKey(tb)
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, KeyUsage: x509.KeyUsageDigitalSignature,
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, DNSNames: dnsNames, KeyUsage: x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, a.certificate, &key.PublicKey, a.key)

@@ -86,6 +86,8 @@ const (
 	Refusal_REFUSAL_NO_CLUSTER Refusal = 5
 	// Another replica was wanted at this address.
 	Refusal_REFUSAL_OTHER_REPLICA Refusal = 6
+	// The certificate does not bear the name of the replica that uses it.
+	Refusal_REFUSAL_CERTIFICATE Refusal = 7
 )
 
 // Enum value maps for Refusal.
@@ -98,6 +100,7 @@ var (
 		4: "REFUSAL_DUPLICATE",
 		5: "REFUSAL_NO_CLUSTER",
 		6: "REFUSAL_OTHER_REPLICA",
+		7: "REFUSAL_CERTIFICATE",
 	}
 	Refusal_value = map[string]int32{
 		"REFUSAL_NONE":           0,
@@ -107,6 +110,7 @@ var (
 		"REFUSAL_DUPLICATE":      4,
 		"REFUSAL_NO_CLUSTER":     5,
 		"REFUSAL_OTHER_REPLICA":  6,
+		"REFUSAL_CERTIFICATE":    7,
 	}
 )
 
@@ -1733,7 +1737,7 @@ const file_proto_slimcp_v1_replica_proto_rawDesc = "" +
 	"\x0eConnectionKind\x12\x1f\n" +
 	"\x1bCONNECTION_KIND_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14CONNECTION_KIND_RAFT\x10\x01\x12\x17\n" +
-	"\x13CONNECTION_KIND_RPC\x10\x02*\xb1\x01\n" +
+	"\x13CONNECTION_KIND_RPC\x10\x02*\xca\x01\n" +
 	"\aRefusal\x12\x10\n" +
 	"\fREFUSAL_NONE\x10\x00\x12\x19\n" +
 	"\x15REFUSAL_WRONG_CLUSTER\x10\x01\x12\x1a\n" +
@@ -1741,7 +1745,8 @@ const file_proto_slimcp_v1_replica_proto_rawDesc = "" +
 	"\x0fREFUSAL_REMOVED\x10\x03\x12\x15\n" +
 	"\x11REFUSAL_DUPLICATE\x10\x04\x12\x16\n" +
 	"\x12REFUSAL_NO_CLUSTER\x10\x05\x12\x19\n" +
-	"\x15REFUSAL_OTHER_REPLICA\x10\x06*\xf7\x01\n" +
+	"\x15REFUSAL_OTHER_REPLICA\x10\x06\x12\x17\n" +
+	"\x13REFUSAL_CERTIFICATE\x10\a*\xf7\x01\n" +
 	"\rProposalError\x12\x17\n" +
 	"\x13PROPOSAL_ERROR_NONE\x10\x00\x12\x1d\n" +
 	"\x19PROPOSAL_ERROR_NOT_LEADER\x10\x01\x12\x1c\n" +

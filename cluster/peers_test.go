@@ -37,6 +37,7 @@ func newEnsemble(tb testing.TB) *ensemble {
 		tb: tb, network: newNetwork(), dirs: map[string]string{}, stores: map[string]*fsm.Store{},
 		replicas: map[string]*cluster.Replica{},
 	}
+	tb.TempDir() // the directories are removed after the replicas have stopped
 	tb.Cleanup(func() {
 		var stopping sync.WaitGroup
 		for _, replica := range e.replicas {

@@ -54,6 +54,8 @@ type batch struct {
 	changes   []*slimcppb.NameChange
 	linkID    string
 	messageID string
+	// flapBytes of the changes are of withdrawals, and of names that came back.
+	flapBytes int
 }
 
 func newPending() *pending {
@@ -141,8 +143,12 @@ func (p *pending) take(unchanged func(fsm.Name) bool) *batch {
 		}
 		if said := p.names[head.name]; said.withdraw || said.news || !unchanged(head.name) {
 			change := &slimcppb.NameChange{Name: head.name.Proto(), Withdraw: said.withdraw, Replay: said.doubtful}
-			if size += proto.Size(change) + 4; size > maxBatchBytes && len(next.changes) > 0 {
+			bytes := proto.Size(change) + 4
+			if size += bytes; size > maxBatchBytes && len(next.changes) > 0 {
 				break
+			}
+			if said.withdraw || said.news {
+				next.flapBytes += bytes
 			}
 			next.changes = append(next.changes, change)
 		}

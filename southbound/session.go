@@ -30,6 +30,7 @@ type proposals struct {
 	// known; numbered says that it has a number of the present session.
 	inFlight *batch
 	numbered bool
+	flapping flapping
 }
 
 // outcome says why publishing stopped.
@@ -204,10 +205,14 @@ func (p *proposals) publish(ctx context.Context) bool {
 func (p *proposals) publishPending(ctx context.Context) outcome {
 	for {
 		if p.inFlight == nil {
+			if !p.slow(ctx) {
+				return stopped
+			}
 			p.inFlight = p.pending.take(p.announces)
-		}
-		if p.inFlight == nil {
-			return idle
+			if p.inFlight == nil {
+				return idle
+			}
+			p.flapping.charge(p.inFlight.flapBytes)
 		}
 		if result := p.proposeBatch(ctx); result != idle {
 			return result

@@ -21,6 +21,7 @@ type Stats struct {
 	Announcements       uint64 // names proposed, withdrawals included
 	Claims              uint64 // proposed
 	EarlyWithdrawals    uint64 // dropped: read before the node's first answer
+	Slowed              uint64 // times a node that flaps had to wait
 	Backpressure        uint64 // times a reader waited for its names to be proposed
 	Calls               uint64 // sent
 	CallsFailed         uint64 // not sent
@@ -34,7 +35,7 @@ type Stats struct {
 type stats struct {
 	registrations, provisional, refusals, replaced      atomic.Uint64
 	announcements, claims, earlyWithdrawals             atomic.Uint64
-	backpressure                                        atomic.Uint64
+	backpressure, slowed                                atomic.Uint64
 	calls, callsFailed, callsTimedOut, unmatchedAnswers atomic.Uint64
 	ignored, heldBack                                   atomic.Uint64
 	mu                                                  sync.Mutex
@@ -64,6 +65,7 @@ func (s *Service) Stats() Stats {
 		Announcements:       c.announcements.Load(),
 		Claims:              c.claims.Load(),
 		EarlyWithdrawals:    c.earlyWithdrawals.Load(),
+		Slowed:              c.slowed.Load(),
 		Backpressure:        c.backpressure.Load(),
 		Calls:               c.calls.Load(),
 		CallsFailed:         c.callsFailed.Load(),

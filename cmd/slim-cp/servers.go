@@ -50,7 +50,7 @@ func (r *process) listen() (*servers, error) {
 		if err != nil {
 			return nil, errors.Join(err, all.close())
 		}
-		listener, err := net.Listen(settings.Endpoint.Network, settings.Endpoint.Address)
+		listener, err := listenNorth(settings.Endpoint.Network, settings.Endpoint.Address)
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("%s.endpoint: %w", settings.Key, err), all.close())
 		}

@@ -1,11 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -80,19 +82,37 @@ func (s *snapshots) once(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if files, err = s.files(); err != nil {
+	if err := s.prune(filepath.Base(path)); err != nil {
 		return err
-	}
-	for _, old := range files[:max(0, len(files)-s.settings.Retain)] {
-		if err := os.Remove(filepath.Join(s.settings.Path, old)); err != nil {
-			return err
-		}
 	}
 	s.logger.Info("saved a snapshot", "file", path)
 	return nil
 }
 
-// write saves the state under a name that tells when and what: names sort by time.
+// prune removes the oldest files that are too many, and never the one that was just
+// written.
+func (s *snapshots) prune(written string) error {
+	files, err := s.files()
+	if err != nil {
+		return err
+	}
+	excess := len(files) - s.settings.Retain
+	for _, old := range files {
+		if excess <= 0 {
+			break
+		}
+		if old == written {
+			continue
+		}
+		if err := os.Remove(filepath.Join(s.settings.Path, old)); err != nil {
+			return err
+		}
+		excess--
+	}
+	return nil
+}
+
+// write saves the state under a name that tells when and what.
 func (s *snapshots) write(ctx context.Context) (string, error) {
 	temporary := filepath.Join(s.settings.Path, "scheduled")
 	info, err := snapshotfile.Write(temporary, func(w io.Writer) error {
@@ -107,13 +127,17 @@ func (s *snapshots) write(ctx context.Context) (string, error) {
 	return path, os.Rename(temporary, path)
 }
 
-// snapshotMark ends the name of a snapshot's file. It has a fixed width, so that
-// names sort also within a second.
+// savedName is a name that write gives. What it holds orders it: the clock may have
+// been wrong.
+var savedName = regexp.MustCompile(`^slim-cp-[0-9]{8}T[0-9]{6}Z-([0-9]{6,20}-[0-9]{12,20})\.snapshot$`)
+
+// snapshotMark ends the name of a snapshot's file. It has a fixed width, so that it
+// sorts by what the file holds.
 func snapshotMark(generation, index uint64) string {
 	return fmt.Sprintf("-%06d-%012d%s", generation, index, snapshotSuffix)
 }
 
-// files returns the names of the scheduled snapshots, the oldest first.
+// files returns the names of the scheduled snapshots, the oldest state first.
 func (s *snapshots) files() ([]string, error) {
 	entries, err := os.ReadDir(s.settings.Path)
 	if err != nil {
@@ -121,10 +145,12 @@ func (s *snapshots) files() ([]string, error) {
 	}
 	var names []string
 	for _, entry := range entries {
-		if name := entry.Name(); strings.HasPrefix(name, snapshotPrefix) && strings.HasSuffix(name, snapshotSuffix) {
-			names = append(names, name)
+		if savedName.MatchString(entry.Name()) {
+			names = append(names, entry.Name())
 		}
 	}
-	slices.Sort(names)
+	slices.SortFunc(names, func(a, b string) int {
+		return cmp.Or(strings.Compare(savedName.FindStringSubmatch(a)[1], savedName.FindStringSubmatch(b)[1]), strings.Compare(a, b))
+	})
 	return names, nil
 }

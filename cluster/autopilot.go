@@ -39,7 +39,6 @@ type pilot struct {
 	statuses map[raft.ServerID]MemberStatus
 	seen     map[raft.ServerID]time.Time // when it was last heard of
 	removing bool
-	told     string // that was logged last about a removal
 }
 
 // heldBackNode is the type of replicas that are not to vote. It is not among those
@@ -164,22 +163,10 @@ func (p *pilot) RemoveFailedServer(server *autopilot.Server) {
 			defer p.mu.Unlock()
 			p.removing = false
 		}()
-		p.tell(server.ID, p.removeDead(server.ID))
+		if err := p.removeDead(server.ID); err != nil {
+			p.logger.Warn("a dead replica was not removed", "replica", server.ID, "error", err)
+		}
 	})
-}
-
-// tell logs why a dead replica was not removed, once: it is tried at every look.
-func (p *pilot) tell(id raft.ServerID, err error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	told := ""
-	if err != nil {
-		told = string(id) + ": " + err.Error()
-	}
-	if told != "" && told != p.told {
-		p.logger.Warn("a dead replica was not removed", "replica", id, "error", err)
-	}
-	p.told = told
 }
 
 // removeDead removes a member that is still dead, by the same guarded way as an

@@ -526,3 +526,32 @@ func (f *faultyStable) Set(key, value []byte) error {
 	}
 	return f.StableStore.Set(key, value)
 }
+
+// A replica alone on a full disk does not get itself elected again and again, to lose
+// its leadership at the first write: it leads when there is room again.
+func TestFullDiskMakesNoStormOfElections(t *testing.T) {
+	t.Parallel()
+	disk := &faultyLogs{}
+	r := start(t, cluster.Options{DataDir: t.TempDir()}.WithLogs(disk.wrap))
+	propose(t, r, register(0))
+	disk.setFailure(errors.New("no space left on device"))
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
+	defer cancel()
+	for ctx.Err() == nil {
+		if _, err := r.ProposeNow(ctx, register(1)); err == nil {
+			t.Fatal("a command was applied without a write")
+		}
+		<-time.After(5 * time.Millisecond)
+	}
+	disk.setFailure(nil)
+	eventually(t, "it leads again", func() bool {
+		leads, _ := r.Leadership()
+		return leads
+	})
+	propose(t, r, register(2))
+	disk.mu.Lock()
+	defer disk.mu.Unlock()
+	if last := disk.terms[len(disk.terms)-1]; last > disk.terms[0]+5 {
+		t.Errorf("the term was %d and is %d", disk.terms[0], last)
+	}
+}

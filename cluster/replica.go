@@ -25,6 +25,7 @@ type Replica struct {
 	bootID   string
 
 	storage      *storage
+	logWrites    logWrites
 	raft         *raft.Raft
 	proposer     *proposer
 	leadership   *leadership
@@ -105,7 +106,7 @@ func Open(ctx context.Context, options Options, store *fsm.Store, logger hclog.L
 	if err != nil {
 		return nil, err
 	}
-	raftLogger := logger.Named("raft")
+	raftLogger := libraryLogger(logger)
 	storage, err := openStorage(options, raftLogger)
 	if err != nil {
 		return nil, err
@@ -190,7 +191,7 @@ func (r *Replica) startRaft(config *raft.Config) error {
 		stable = wrap(stable)
 	}
 	machine := &stateMachine{store: r.store, fail: r.fail, leaderStarted: r.readiness.poke, snapshotMoved: r.storage.disk.snapshotMoved}
-	logs = &watchedLogs{LogStore: logs, watchdog: dog, logger: r.logger}
+	logs = &watchedLogs{LogStore: logs, watchdog: dog, writes: &r.logWrites, logger: r.logger}
 	if r.network != nil {
 		// What was just written is about to be sent to the others.
 		if logs, err = raft.NewLogCache(cachedEntries, logs); err != nil {
@@ -274,6 +275,7 @@ func (r *Replica) startWork(elections <-chan bool) {
 	r.watch.Go(func() { r.watchLeader(watch) })
 	r.watch.Go(func() { r.supervise(watch) })
 	r.watch.Go(func() { r.boundLog(watch) })
+	r.watch.Go(func() { r.watchCandidacy(watch) })
 	r.work.Go(func() { r.lead(work) })
 	r.LeadWith(r.runProbes)
 	if r.options.Peers != nil {

@@ -5,15 +5,15 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/slim-cp/slim-cp/logging"
 	"github.com/slim-cp/slim-cp/proto/slimcp/v1"
 )
 
 // pledgeTime is how long a replica waits for the one that it promised to let form
 // the cluster.
 const pledgeTime = 15 * time.Second
-
-// maxTold texts are remembered, so that what goes on for hours is logged once.
-const maxTold = 64
 
 // pledge is a promise not to form a cluster, so that of several replicas that
 // start together one does.
@@ -46,10 +46,12 @@ func (r *Replica) pledge(ctx context.Context, request *slimcppb.PledgeRequest) (
 // goroutine uses it.
 type unattended struct {
 	*Replica
-	told map[string]bool // that was logged since the last change of it all
+	waits hclog.Logger // limited: it tries every few seconds, for hours if need be
 }
 
-func newUnattended(r *Replica) *unattended { return &unattended{Replica: r, told: map[string]bool{}} }
+func newUnattended(r *Replica) *unattended {
+	return &unattended{Replica: r, waits: logging.Limit(r.logger, hclog.Info)}
+}
 
 // try looks for a cluster to join, else, with bootstrap_expect, for enough
 // replicas to form one. Names are resolved each time. It never forms a cluster
@@ -65,12 +67,12 @@ func (u *unattended) try(ctx context.Context) {
 		description, err := u.describeAddress(ctx, address)
 		switch {
 		case err != nil:
-			u.tell(fmt.Sprintf("%s does not answer: %v", address, err))
+			u.waits.Info("waiting for a cluster: no answer", "address", address, "error", err)
 		case description.GetReplicaId() == u.ReplicaID():
 		case description.GetClusterId() != "":
 			met = true
 			if err := u.Join(ctx, address); err != nil {
-				u.tell(err.Error())
+				u.waits.Info("waiting for a cluster: cannot join", "address", address, "error", err)
 				continue
 			}
 			return
@@ -83,20 +85,10 @@ func (u *unattended) try(ctx context.Context) {
 		return
 	}
 	if len(others)+1 < expect {
-		u.tell(fmt.Sprintf("%d of %d replicas are here", len(others)+1, expect))
+		u.waits.Info("waiting for a cluster: too few replicas", "found", len(others)+1, "expected", expect)
 		return
 	}
 	u.form(ctx, others)
-}
-
-func (u *unattended) tell(what string) {
-	if len(u.told) >= maxTold {
-		clear(u.told)
-	}
-	if !u.told[what] {
-		u.told[what] = true
-		u.logger.Info("waiting for a cluster", "state", what)
-	}
 }
 
 // first reports whether this replica's id is the smallest: only that one forms
@@ -115,7 +107,7 @@ func (u *unattended) first(others map[string]string) bool {
 func (u *unattended) form(ctx context.Context, others map[string]string) {
 	request := &slimcppb.PledgeRequest{ReplicaId: u.ReplicaID(), BootstrapExpect: uint32(u.options.Peers.BootstrapExpect)}
 	if granted, reason := u.pledge(ctx, request); !granted {
-		u.tell(reason)
+		u.waits.Info("waiting for a cluster: this replica does not form one", "reason", reason)
 		return
 	}
 	for id, address := range others {
@@ -127,13 +119,13 @@ func (u *unattended) form(ctx context.Context, others map[string]string) {
 		}
 		cancel()
 		if err != nil || !response.GetGranted() {
-			u.tell(fmt.Sprintf("%s does not wait for this replica: %v %s", id, err, response.GetReason()))
+			u.waits.Info("waiting for a cluster: another replica forms one, or does not answer", "replica", id, "reason", response.GetReason(), "error", err)
 			return
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, pledgeTime/2)
 	defer cancel()
 	if err := u.bootstrap(ctx); err != nil {
-		u.tell(err.Error())
+		u.waits.Info("waiting for a cluster: cannot form one", "error", err)
 	}
 }

@@ -32,6 +32,7 @@ func (w watchdog) guard(what string, write func() error) error {
 type watchedLogs struct {
 	raft.LogStore
 	watchdog watchdog
+	writes   *logWrites
 	logger   hclog.Logger
 }
 
@@ -39,6 +40,7 @@ func (s *watchedLogs) StoreLog(log *raft.Log) error { return s.StoreLogs([]*raft
 
 func (s *watchedLogs) StoreLogs(logs []*raft.Log) error {
 	err := s.watchdog.guard("a write to the log", func() error { return s.LogStore.StoreLogs(logs) })
+	s.writes.note(err)
 	if err != nil {
 		s.logger.Error("write to the log failed", "entries", len(logs), "error", err)
 	}

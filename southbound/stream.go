@@ -112,7 +112,7 @@ func (s *Service) open(rpc rpcStream) *stream {
 	st.rpc = rpc
 	if p, ok := peer.FromContext(rpc.Context()); ok {
 		st.peer = budget.RemoteAddr(p.Addr)
-		st.log = s.logger.With("peer", p.Addr.String())
+		st.log = s.logger.With("remote", p.Addr.String())
 	}
 	s.mu.Lock()
 	s.streams[st] = struct{}{}

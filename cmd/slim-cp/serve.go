@@ -112,11 +112,12 @@ func checkOldDatabase(database config.Database) error {
 }
 
 func newLogger(tracing config.Tracing, stderr io.Writer) hclog.Logger {
-	return hclog.New(&hclog.LoggerOptions{
+	// What a loop repeats must not fill the disk, nor hide everything else.
+	return logging.Limit(hclog.New(&hclog.LoggerOptions{
 		Name:       "slim-cp",
 		Level:      hclog.LevelFromString(tracing.LogLevel),
 		Output:     stderr,
 		TimeFormat: time.RFC3339Nano,
 		TimeFn:     time.Now,
-	})
+	}), hclog.Warn)
 }

@@ -63,9 +63,6 @@ func (w *logWrites) failing() (failing bool, failures int, changed <-chan struct
 // again and again: it would win, lose its leadership at the first write, and raise the
 // term each time. As a follower it goes on, and its next successful write ends this.
 func (r *Replica) watchCandidacy(ctx context.Context) {
-	usual := r.raft.ReloadableConfig()
-	aside := usual
-	aside.HeartbeatTimeout, aside.ElectionTimeout = withdrawn, withdrawn
 	stands, seen, backoff := true, 0, candidacyBackoff
 	for {
 		failing, failures, changed := r.logWrites.failing()
@@ -84,7 +81,7 @@ func (r *Replica) watchCandidacy(ctx context.Context) {
 			retry = time.After(candidacyBackoff)
 		}
 		if stands != stood {
-			r.setCandidacy(stands, usual, aside)
+			r.setCandidacy(stands)
 		}
 		select {
 		case <-changed:
@@ -95,15 +92,27 @@ func (r *Replica) watchCandidacy(ctx context.Context) {
 	}
 }
 
-func (r *Replica) setCandidacy(stands bool, usual, aside raft.ReloadableConfig) {
-	config := aside
+func (r *Replica) setCandidacy(stands bool) {
+	heartbeat, election := withdrawn, withdrawn
 	if stands {
-		config = usual
+		heartbeat, election = r.options.Timings.Heartbeat, r.options.Timings.Election
 	}
 	r.logger.Info("this replica's log could not be written", "stands_for_election", stands)
-	if err := r.raft.ReloadConfig(config); err != nil {
+	err := r.reloadRaft(func(config *raft.ReloadableConfig) {
+		config.HeartbeatTimeout, config.ElectionTimeout = heartbeat, election
+	})
+	if err != nil {
 		r.logger.Warn("the timeouts of elections could not be changed", "error", err)
 	}
+}
+
+// reloadRaft changes some of the library's settings, and keeps the others.
+func (r *Replica) reloadRaft(change func(*raft.ReloadableConfig)) error {
+	r.reloading.Lock()
+	defer r.reloading.Unlock()
+	config := r.raft.ReloadableConfig()
+	change(&config)
+	return r.raft.ReloadConfig(config)
 }
 
 // trialWrite reports whether the disk takes something.

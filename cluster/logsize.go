@@ -151,9 +151,7 @@ func (r *Replica) boundLog(ctx context.Context) {
 			wanted = r.options.trailingLogs
 		}
 		if wanted != trailing {
-			reloadable := r.raft.ReloadableConfig()
-			reloadable.TrailingLogs = wanted
-			if err := r.raft.ReloadConfig(reloadable); err != nil {
+			if err := r.reloadRaft(func(config *raft.ReloadableConfig) { config.TrailingLogs = wanted }); err != nil {
 				r.logger.Warn("the log could not be bounded", "error", err)
 			}
 			trailing = wanted

@@ -26,6 +26,7 @@ type Replica struct {
 
 	storage      *storage
 	logWrites    logWrites
+	reloading    sync.Mutex // held while the library's settings change
 	raft         *raft.Raft
 	proposer     *proposer
 	leadership   *leadership

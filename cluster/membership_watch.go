@@ -100,6 +100,7 @@ func (r *Replica) keepMembership(ctx context.Context) {
 			return
 		}
 		r.adoptCluster()
+		r.network.port.Cut(r.store.View().ReplicaRemoved)
 		members := r.Members()
 		if len(members) == 0 {
 			unattended.try(ctx)

@@ -23,10 +23,11 @@ type outgoing struct {
 
 func newOutbox() *outbox { return &outbox{queue: make(chan outgoing, outboxMessages)} }
 
-// offer never blocks; false: the queue is full.
-func (o *outbox) offer(message *controllerpb.ControlMessage) bool { return o.offerNoted(message, nil) }
+// offer never blocks: a message that finds the queue full is dropped.
+func (o *outbox) offer(message *controllerpb.ControlMessage) { o.offerNoted(message, nil) }
 
-// offerNoted is offer, and tells when the message's turn has come.
+// offerNoted is offer, and tells when the message's turn has come; false: the queue is
+// full.
 func (o *outbox) offerNoted(message *controllerpb.ControlMessage, handed func()) bool {
 	select {
 	case o.queue <- outgoing{message: message, handed: handed}:

@@ -31,7 +31,7 @@ func TestRepeatsAreLimitedByPlaceAndPeer(t *testing.T) {
 				logger.With("peer", "cp-3").Warn("no answer", "error", err)
 				logger.Warn("another line", "peer", "cp-1")
 			}
-			time.Sleep(time.Second)
+			<-time.After(time.Second)
 		}
 		if got := strings.Count(text.String(), "peer=cp-1 error"); got != 7 {
 			t.Errorf("%d lines about the peer:\n%s", got, text)
@@ -52,7 +52,7 @@ func TestLeftOutLinesOfAnEndedKindAreTold(t *testing.T) {
 		for range 10 {
 			logger.Error("cannot write", "error", "disk full")
 		}
-		time.Sleep(3 * repeatPeriod)
+		<-time.After(3 * repeatPeriod)
 		logger.Warn("another line")
 		if !strings.Contains(text.String(), `line=": cannot write" left_out=5`) {
 			t.Errorf("the log is:\n%s", text)

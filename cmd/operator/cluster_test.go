@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"google.golang.org/grpc"
@@ -226,7 +227,7 @@ func TestSnapshotFileTrouble(t *testing.T) {
 	if got.code != ExitFailed || strings.Contains(got.stderr, address) {
 		t.Errorf("exit code %d: %s", got.code, got.stderr)
 	}
-	checkErrorLine(t, got.stderr, "Error: save snapshot: open "+file+".tmp: no such file or directory\n")
+	checkErrorLine(t, got.stderr, "Error: save snapshot: open "+file+": no such file or directory\n")
 }
 
 func TestSnapshotCommands(t *testing.T) {
@@ -252,6 +253,50 @@ func TestSnapshotCommands(t *testing.T) {
 	}
 	if entries, err := os.ReadDir(home); err != nil || len(entries) != 1 {
 		t.Errorf("left behind: %v, %v", entries, err)
+	}
+}
+
+// A pipe gets the state, and stays a pipe; "-" is standard output; a link that somebody
+// else made is replaced, and what it leads to stays as it is.
+func TestSnapshotGoesWhereItIsAskedTo(t *testing.T) {
+	home := isolate(t)
+	server := &stub{snapshot: savedState(t)}
+	address := serve(t, server)
+	got := run(t, Options{}, "snapshot", "save", "-", "--server", address)
+	if got.code != ExitDone || got.stdout != string(server.snapshot) {
+		t.Errorf("to standard output: exit code %d, %d bytes: %s", got.code, len(got.stdout), got.stderr)
+	}
+
+	pipe := filepath.Join(home, "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	read := make(chan string, 1)
+	go func() {
+		content, _ := os.ReadFile(pipe)
+		read <- string(content)
+	}()
+	got = run(t, Options{}, "snapshot", "save", pipe, "--server", address)
+	if content := <-read; got.code != ExitDone || content != string(server.snapshot) {
+		t.Errorf("to a pipe: exit code %d, %d bytes: %s", got.code, len(content), got.stderr)
+	}
+	if info, err := os.Lstat(pipe); err != nil || info.Mode()&os.ModeNamedPipe == 0 {
+		t.Errorf("the pipe became %v, %v", info.Mode(), err)
+	}
+
+	victim, link := filepath.Join(home, "victim"), filepath.Join(home, "link")
+	if err := errors.Join(os.WriteFile(victim, []byte("mine"), 0o600), os.Symlink(victim, link)); err != nil {
+		t.Fatal(err)
+	}
+	got = run(t, Options{}, "snapshot", "save", link, "--server", address)
+	content, err := os.ReadFile(victim)
+	if got.code != ExitDone || err != nil || string(content) != "mine" {
+		t.Errorf("over a link: exit code %d, it leads to %q, %v: %s", got.code, content, err, got.stderr)
+	}
+
+	server.snapshot = server.snapshot[:len(server.snapshot)/2]
+	if got := run(t, Options{}, "snapshot", "save", "-", "--server", address); got.code == ExitDone {
+		t.Error("half a state went to standard output, and the exit code is 0")
 	}
 }
 

@@ -18,6 +18,9 @@ import (
 	"github.com/slim-cp/slim-cp/proto/slimcp/v1"
 )
 
+// standardOutput is the FILE of a snapshot that is written to standard output.
+const standardOutput = "-"
+
 // snapshotPart is how much of a file goes into one message, in bytes.
 const snapshotPart = 256 << 10
 
@@ -27,7 +30,8 @@ func (t *tree) snapshotCommand() *cobra.Command {
 		Use:   "save FILE",
 		Short: "Save the state of the cluster to a file",
 		Long: "Save the state of the cluster, with everything that was answered before, to a file. " +
-			"The file is written as FILE.tmp, checked and moved into place, so it is complete or not there. " +
+			"The file is written beside its place, checked and moved there, so it is complete or not there. " +
+			"FILE may be a pipe, or \"-\" for standard output: what went through is checked, too, so look at the exit code. " +
 			"With --stale it is what the replica asked has, which may be old: that needs no leader, so it is the way to keep the state " +
 			"of a replica that is left alone. " + longLimit,
 		Args: exactly("FILE"),
@@ -76,11 +80,16 @@ func (t *tree) saveSnapshot(command *cobra.Command, path string, stale bool) err
 		if err != nil {
 			return err
 		}
-		info, err = snapshotfile.Write(path, func(w io.Writer) error { return receiveSnapshot(w, stream) })
+		receive := func(w io.Writer) error { return receiveSnapshot(w, stream) }
+		if path == standardOutput {
+			info, err = snapshotfile.WriteTo(command.OutOrStdout(), receive)
+		} else {
+			info, err = snapshotfile.Write(path, receive)
+		}
 		return err
 	})
-	if err != nil {
-		return err
+	if err != nil || path == standardOutput {
+		return err // what it holds is no part of it
 	}
 	return t.printSnapshot(command, "Saved "+path, messageOf(info))
 }

@@ -115,6 +115,11 @@ func (s *snapshots) prune(written string) error {
 // write saves the state under a name that tells when and what.
 func (s *snapshots) write(ctx context.Context) (string, error) {
 	temporary := filepath.Join(s.settings.Path, "scheduled")
+	if left, err := filepath.Glob(temporary + ".*.tmp"); err == nil { // by a process that was killed
+		for _, file := range left {
+			_ = os.Remove(file)
+		}
+	}
 	info, err := snapshotfile.Write(temporary, func(w io.Writer) error {
 		_, err := s.save(ctx, w)
 		return err

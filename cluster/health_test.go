@@ -141,14 +141,14 @@ func TestQuietLeaderIsHealthy(t *testing.T) {
 // for much longer.
 func TestRequestsAreForgottenAfterAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var ahead time.Duration
-		replica := start(t, cluster.Options{Now: func() time.Time { return time.Now().Add(ahead) }})
+		var ahead atomic.Int64 // nanoseconds
+		replica := start(t, cluster.Options{Now: func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }})
 		command := func() *slimcppb.Command {
 			return &slimcppb.Command{RequestId: "once", Payload: &slimcppb.Command_AddSegment{AddSegment: &slimcppb.AddSegment{Name: "s"}}}
 		}
 		propose(t, replica, command())
 		<-time.After(10 * time.Second)
-		ahead = 24 * time.Hour
+		ahead.Store(int64(24 * time.Hour))
 		<-time.After(48 * time.Second)
 		if !propose(t, replica, command()).Repeated {
 			t.Error("it was forgotten within a minute")

@@ -213,8 +213,10 @@ func (c *chaos) replace(victims []*member) func() {
 	gone.down = true
 	gone.Kill(c.t)
 	return func() {
-		asked := c.others(victims)[0]
+		others := c.others(victims)
+		asked := others[0]
 		c.eventually(time.Minute, "a dead replica is removed", func() error {
+			asked = others[c.random.IntN(len(others))] // one of them may be cut off
 			if code, _, stderr := asked.Operate(c.t, "cluster", "remove", gone.name, "--timeout", "10s"); code != 0 {
 				return fmt.Errorf("exit code %d: %s", code, stderr)
 			}

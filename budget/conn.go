@@ -176,7 +176,8 @@ func Registered(ctx context.Context) {
 	}
 }
 
-// headerCost is what a stream takes beside its headers, streamCost what one header does.
+// streamCost is what a stream takes beside its headers, headerCost what one header does
+// beside its text, in bytes.
 const (
 	streamCost = 1 << 10
 	headerCost = 32

@@ -29,7 +29,7 @@ func (a *addresses) of(id string) string {
 func (a *addresses) met(id, address string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.answered == nil || len(a.answered) >= maxAcquaintances {
+	if a.answered == nil || len(a.answered) >= maxSeenPeers {
 		a.answered = map[string]string{}
 	}
 	for other, at := range a.answered {
@@ -58,7 +58,7 @@ func (r *Replica) met(answer *slimcppb.HelloAnswer, address string) error {
 // the join list of the configuration file.
 func (r *Replica) addressesOf(id string) []string {
 	candidates := []string{r.addresses.of(id)}
-	if known, ok := r.acquaintances.get(id); ok {
+	if known, ok := r.seenPeers.get(id); ok {
 		candidates = append(candidates, known.advertise)
 	}
 	select {

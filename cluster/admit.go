@@ -20,34 +20,34 @@ import (
 // cloneProbe bounds the look whether a replica still lives at its last address.
 const cloneProbe = time.Second
 
-// maxAcquaintances are remembered. More ids than a cluster can have are made up: with
+// maxSeenPeers are remembered. More ids than a cluster can have are made up: with
 // the cluster's id anybody may name any.
-const maxAcquaintances = 8 * maxReplicas
+const maxSeenPeers = 8 * maxReplicas
 
-// acquaintances are the replicas that said hello, by id: a data directory that
+// seenPeers are the replicas that said hello, by id: a data directory that
 // was copied shows as one id with two lives.
-type acquaintances struct {
+type seenPeers struct {
 	mu    sync.Mutex
-	known map[string]acquaintance
+	known map[string]seenPeer
 }
 
-type acquaintance struct {
+type seenPeer struct {
 	bootID, advertise string
 	boots             uint64 // 0: its binary does not count starts
 }
 
-func (a *acquaintances) get(id string) (acquaintance, bool) {
+func (a *seenPeers) get(id string) (seenPeer, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	known, ok := a.known[id]
 	return known, ok
 }
 
-func (a *acquaintances) set(id string, now acquaintance) {
+func (a *seenPeers) set(id string, now seenPeer) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.known == nil || len(a.known) >= maxAcquaintances {
-		a.known = map[string]acquaintance{}
+	if a.known == nil || len(a.known) >= maxSeenPeers {
+		a.known = map[string]seenPeer{}
 	}
 	a.known[id] = now
 }
@@ -82,11 +82,11 @@ func (r *Replica) admit(ctx context.Context, hello *slimcppb.Hello) error {
 // lived last is looked at.
 func (r *Replica) checkStart(ctx context.Context, hello *slimcppb.Hello) error {
 	id := hello.GetReplicaId()
-	now := acquaintance{bootID: hello.GetBootId(), advertise: hello.GetAdvertise(), boots: hello.GetBoots()}
+	now := seenPeer{bootID: hello.GetBootId(), advertise: hello.GetAdvertise(), boots: hello.GetBoots()}
 	if err := r.checkBoots(id, now.boots, now.bootID); err != nil {
 		return err
 	}
-	before, known := r.acquaintances.get(id)
+	before, known := r.seenPeers.get(id)
 	if known && before.bootID != now.bootID {
 		ctx, cancel := context.WithTimeout(ctx, cloneProbe)
 		defer cancel()
@@ -100,7 +100,7 @@ func (r *Replica) checkStart(ctx context.Context, hello *slimcppb.Hello) error {
 		}
 	}
 	now.boots = max(now.boots, before.boots) // an older binary does not count, and takes none back
-	r.acquaintances.set(id, now)
+	r.seenPeers.set(id, now)
 	if known && before.bootID != now.bootID {
 		r.network.port.CutEarlier(id, now.bootID)
 	}
@@ -118,7 +118,7 @@ func (r *Replica) checkBoots(id string, boots uint64, bootID string) error {
 		return boots < known || boots == known && bootID != knownBoot
 	}
 	last := uint64(0)
-	if before, ok := r.acquaintances.get(id); ok && earlier(before.boots, before.bootID) {
+	if before, ok := r.seenPeers.get(id); ok && earlier(before.boots, before.bootID) {
 		last = before.boots
 	}
 	if record, ok := r.store.View().Replica(id); ok && earlier(record.Boots, record.BootID) {

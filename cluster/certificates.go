@@ -103,7 +103,7 @@ func (c *certificates) first(replicaID string) bool {
 	if c.told[replicaID] {
 		return false
 	}
-	if c.told == nil || len(c.told) >= maxAcquaintances {
+	if c.told == nil || len(c.told) >= maxSeenPeers {
 		c.told = map[string]bool{}
 	}
 	c.told[replicaID] = true

@@ -37,21 +37,21 @@ type Replica struct {
 	snapshotting chan struct{} // holds a token while a snapshot is being written
 
 	// Of one of several replicas only.
-	network       *network
-	forwarder     *forwarder
-	acquaintances acquaintances
-	certificates  certificates
-	addresses     addresses
-	gate          *gate
-	members       members
-	restoring     sync.Mutex // held while a snapshot is received and installed
-	noteRemoval   sync.Once  // that this replica was removed
-	checkpoints   checkpoints
-	health        health
-	draining      atomic.Bool
-	caughtUp      atomic.Bool
-	sessions      atomic.Pointer[func() int]
-	serving       atomic.Pointer[func() bool]
+	network      *network
+	forwarder    *forwarder
+	seenPeers    seenPeers
+	certificates certificates
+	addresses    addresses
+	gate         *gate
+	members      members
+	restoring    sync.Mutex // held while a snapshot is received and installed
+	noteRemoval  sync.Once  // that this replica was removed
+	checkpoints  checkpoints
+	health       health
+	draining     atomic.Bool
+	caughtUp     atomic.Bool
+	sessions     atomic.Pointer[func() int]
+	serving      atomic.Pointer[func() bool]
 
 	stopWork  context.CancelFunc // ends lead
 	work      sync.WaitGroup     // lead

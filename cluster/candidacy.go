@@ -96,8 +96,10 @@ func (r *Replica) setCandidacy(stands bool) {
 	heartbeat, election := withdrawn, withdrawn
 	if stands {
 		heartbeat, election = r.options.Timings.Heartbeat, r.options.Timings.Election
+		r.logger.Info("the disk takes writes again: this replica stands for election")
+	} else {
+		r.logger.Error("the log cannot be written: this replica does not stand for election until the disk takes writes", "data_dir", r.options.DataDir)
 	}
-	r.logger.Info("this replica's log could not be written", "stands_for_election", stands)
 	err := r.reloadRaft(func(config *raft.ReloadableConfig) {
 		config.HeartbeatTimeout, config.ElectionTimeout = heartbeat, election
 	})

@@ -49,15 +49,15 @@ func (l limited) Log(level hclog.Level, message string, args ...any) {
 		return // what is not logged anyway is not left out
 	}
 	place := l.Name() + ": " + message
-	logged, leftOut, ended := l.repeats.note(place, about(l.ImpliedArgs())+about(args), time.Now())
+	logged, leftOut, ended := l.repeats.note(level, place, about(l.ImpliedArgs())+about(args), time.Now())
 	if leftOut > 0 {
 		args = append(slices.Clip(args), "left_out", leftOut)
 	}
 	if logged {
 		l.Logger.Log(level, message, args...)
 	}
-	for _, line := range ended {
-		l.Logger.Log(level, "lines were left out", "line", hclog.Quote(line.place), "left_out", line.leftOut)
+	for _, kind := range ended {
+		l.Logger.Log(kind.level, "lines were left out", "line", hclog.Quote(kind.place), "left_out", kind.leftOut)
 	}
 }
 
@@ -99,6 +99,7 @@ type repeats struct {
 }
 
 type kind struct {
+	level   hclog.Level
 	place   string
 	begun   time.Time // the period
 	logged  int       // in it
@@ -107,7 +108,7 @@ type kind struct {
 
 // note counts a line. It reports whether the line is to be logged, how many of its
 // kind were left out before it, and which kinds have ended.
-func (r *repeats) note(place, about string, now time.Time) (logged bool, leftOut int, ended []kind) {
+func (r *repeats) note(level hclog.Level, place, about string, now time.Time) (logged bool, leftOut int, ended []kind) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	name := place + about
@@ -117,13 +118,13 @@ func (r *repeats) note(place, about string, now time.Time) (logged bool, leftOut
 			name = place
 		}
 		if k = r.kinds[name]; k == nil {
-			k = &kind{place: place, begun: now}
+			k = &kind{level: level, place: place, begun: now}
 			r.kinds[name] = k
 		}
 	}
 	if now.Sub(k.begun) >= repeatPeriod {
 		leftOut = k.leftOut
-		*k = kind{place: place, begun: now}
+		*k = kind{level: level, place: place, begun: now}
 		if leftOut > 0 {
 			k.logged = repeatBurst - 1 // it goes on
 		}

@@ -44,17 +44,17 @@ func TestRepeatsAreLimitedByPlaceAndPeer(t *testing.T) {
 	})
 }
 
-// What is left out is told even if the line does not come again.
+// What is left out is told even if the line does not come again, at its own level.
 func TestLeftOutLinesOfAnEndedKindAreTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		plain, text := textLogger()
 		logger := Limit(plain, hclog.Warn)
 		for range 10 {
-			logger.Error("cannot write", "error", "disk full")
+			logger.Warn("cannot write", "error", "disk full")
 		}
 		<-time.After(3 * repeatPeriod)
-		logger.Warn("another line")
-		if !strings.Contains(text.String(), `line=": cannot write" left_out=5`) {
+		logger.Error("another line")
+		if !strings.Contains(text.String(), `[WARN]  lines were left out: line=": cannot write" left_out=5`) {
 			t.Errorf("the log is:\n%s", text)
 		}
 	})

@@ -1,12 +1,14 @@
 package auth
 
 import (
+	"bytes"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -146,10 +148,27 @@ func (t token) check(secret []byte, at time.Time) error {
 	}
 	// The encoded MACs are compared: of those that decode to the same bytes only
 	// one is right, or a used token could come again in another spelling.
-	if !hmac.Equal([]byte(t.mac), []byte(mac(secret, t.authentic))) {
+	if !slices.ContainsFunc(spellings(secret), func(secret []byte) bool {
+		return hmac.Equal([]byte(t.mac), []byte(mac(secret, t.authentic)))
+	}) {
 		return ErrBadMAC
 	}
 	return checkClaims(t.claims)
+}
+
+// spellings returns a secret as it stands, without the newlines at its end, and with
+// one: nodes and control planes read secrets from files, and some drop the end of the
+// last line.
+func spellings(secret []byte) [][]byte {
+	list := [][]byte{secret}
+	bare := bytes.TrimRight(secret, "\r\n")
+	if len(bare) < MinSecretBytes { // no node takes it
+		return list
+	}
+	if len(bare) < len(secret) {
+		list = append(list, bare)
+	}
+	return append(list, append(slices.Clip(bare), '\n'))
 }
 
 // checkClaims refuses what no node sends; the claims themselves are not used.

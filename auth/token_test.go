@@ -164,6 +164,37 @@ func TestWithoutAUsableSecretNothingIsAccepted(t *testing.T) {
 	}
 }
 
+// Nodes and control planes may read a secret from the same file, and not all drop the
+// end of its last line.
+func TestNewlinesAtTheEndOfASecret(t *testing.T) {
+	for _, c := range []struct {
+		known, node string
+		want        error
+	}{
+		{secret + "\n", secret + "\n", nil},
+		{secret + "\n", secret, nil},
+		{secret + "\r\n", secret, nil},
+		{secret + "\n\n", secret, nil},
+		{secret, secret + "\n", nil},
+		{secret + "\n", secret + " ", auth.ErrBadMAC},
+		{secret + " ", secret, auth.ErrBadMAC},
+		{"\n" + secret, secret, auth.ErrBadMAC},
+	} {
+		token, err := auth.SignToken([]byte(c.node), "a", "n", at(signed))
+		if err != nil {
+			t.Fatal(err)
+		}
+		stored := []byte(c.known)
+		verifier := auth.NewVerifier(func(string) ([]byte, bool) { return stored, true })
+		if _, err := verifier.Verify("a", "n", token, at(signed)); !errors.Is(err, c.want) {
+			t.Errorf("known %q, the node's %q: %v", c.known, c.node, err)
+		}
+		if string(stored) != c.known {
+			t.Errorf("the secret is %q now", stored)
+		}
+	}
+}
+
 func TestSignedTokensAreAcceptedAndDiffer(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		key := rapid.SliceOfN(rapid.Byte(), 32, 100).Draw(t, "key")

@@ -195,10 +195,19 @@ func groupSecrets(to *map[string]Secret) decode {
 				item.fail(fmt.Sprintf("value %s: accepted: a string of at least %d bytes", hidden, minSecretLength))
 			default:
 				secrets[group] = Secret(text)
+				if bare := strings.TrimRight(text, "\r\n"); len(bare) < len(text) && len(bare) >= minSecretLength {
+					item.warn("the secret ends in a newline: tokens made with it and without it are accepted")
+				}
 			}
 		}
 		*to = secrets
 	}
+}
+
+// isGroupSecret reports whether a value is a secret of a group. Nodes that read the
+// same file may take the newline at its end for a part of the secret.
+func isGroupSecret(path string) bool {
+	return strings.HasPrefix(path, "topology.registration_auth.secrets.")
 }
 
 const (

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -308,7 +309,7 @@ func TestReferences(t *testing.T) {
 	for value, want := range map[string]string{
 		"${env:HOST}":                        "127.0.0.1",
 		"/a/${env:HOST}/b${env:COUNT}":       "/a/127.0.0.1/b7",
-		"${file:" + file + "}":               "20052\n", // as it is
+		"${file:" + file + "}":               "20052",
 		"${env:HOST}:${file:" + file + "}":   "127.0.0.1:20052",
 		"${env:EMPTY}x":                      "x",
 		"${env:TRICKY}":                      "${env:HOST}", // not read again
@@ -366,6 +367,34 @@ func TestSecretsAreNotShown(t *testing.T) {
 		if strings.Contains(shown.String(), secret) || strings.Contains(shown.String(), fmt.Sprintf("%x", secret)) {
 			t.Errorf("%s: the secret is shown: %s", file, shown.String())
 		}
+	}
+}
+
+// A group's secret is what its file holds, since a node may read the same file. Every
+// other value has no newline from the end of one.
+func TestNewlinesAtTheEndOfFiles(t *testing.T) {
+	const secret = "interop-domain-secret-0123456789abcdef"
+	file := filepath.Join(t.TempDir(), "secret.txt")
+	if err := os.WriteFile(file, []byte(secret+"\r\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, err := config.Parse("x.yaml", fmt.Appendf(nil, `
+database: {type: raft, path: "${file:%s}"}
+southbound: {endpoint: "1.1.1.1:1", tls: {source: {type: file, cert: "${file:%[1]s}", key: k}}}
+topology: {registration_auth: {type: shared_secret, secrets: {a: "${file:%[1]s}", b: "${file:%[1]s}-b"}}}
+`, file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := c.Database.Path + " " + c.Southbound[0].TLS.Source.CertFile; got != secret+" "+secret {
+		t.Errorf("values are %q", got)
+	}
+	if a, b := c.RegistrationAuth.Secrets["a"].Reveal(), c.RegistrationAuth.Secrets["b"].Reveal(); a != secret+"\r\n" || b != secret+"-b" {
+		t.Errorf("secrets are %q and %q", a, b)
+	}
+	want := "x.yaml:4: topology.registration_auth.secrets.a: the secret ends in a newline: tokens made with it and without it are accepted"
+	if !slices.Equal(c.Warnings, []string{want}) {
+		t.Errorf("warnings are %q", c.Warnings)
 	}
 }
 

@@ -112,7 +112,7 @@ func (r *resolver) replace(node *yaml.Node, path string) string {
 		if !ok {
 			return ""
 		}
-		if before != "" || tail != "" || b.Len() > 0 {
+		if !isGroupSecret(path) || before != "" || tail != "" || b.Len() > 0 {
 			content = strings.TrimRight(content, "\r\n") // the end of a file has no place within a value
 		}
 		b.WriteString(before + content)

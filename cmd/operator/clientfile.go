@@ -143,13 +143,13 @@ func lookUp(reference string) (string, error) {
 		if !found {
 			return "", fmt.Errorf("%s: the variable is not set", reference)
 		}
-		return value, nil
+		return strings.TrimRight(value, "\r\n"), nil
 	case "file":
 		content, err := os.ReadFile(argument)
 		if err != nil {
 			return "", fmt.Errorf("%s: %w", reference, err)
 		}
-		return string(content), nil
+		return strings.TrimRight(string(content), "\r\n"), nil
 	default:
 		return "", fmt.Errorf("%s: accepted are ${env:NAME} and ${file:PATH}", reference)
 	}

@@ -196,6 +196,7 @@ func TestAuthorization(t *testing.T) {
 		{name: "flag", line: "-b ann:secret", want: basic},
 		{name: "flag before file and token", line: "-b ann:secret", file: "auth: {type: basic, username: x, password: y}", token: true, want: basic},
 		{name: "file", file: "auth: {type: basic, username: ann, password: '${env:OPERATOR_TEST_PASSWORD}'}", want: basic},
+		{name: "file's password from another file", file: "auth: {type: basic, username: ann, password: '${file:password}'}", want: basic},
 		{name: "file before token", file: "auth: {type: basic, username: ann, password: secret}", token: true, want: basic},
 		{name: "token", token: true, want: bearer},
 		{name: "token for a file without auth", file: "auth: {type: none}", token: true, want: bearer},
@@ -207,6 +208,7 @@ func TestAuthorization(t *testing.T) {
 			home := isolate(t)
 			t.Setenv("OPERATOR_TEST_PASSWORD", "secret")
 			writeFile(t, "other-token", "abc.def\n")
+			writeFile(t, "password", "secret\n")
 			if c.file != "" {
 				writeFile(t, "config.yaml", c.file)
 			}

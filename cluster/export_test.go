@@ -90,5 +90,20 @@ func (r *Replica) RestoreMark() []byte {
 	return fmt.Appendf(nil, `{"term":%d,"last_index":%d}`, r.raft.CurrentTerm(), r.raft.LastIndex())
 }
 
+// Fenced says why the replica takes no part in Raft, "" if it does.
+func (r *Replica) Fenced() string { return r.fence.get() }
+
+// CutLog deletes the end of the log as the library does it.
+func (r *Replica) CutLog(first, last uint64) error {
+	logs := guardedLogs{LogStore: r.storage.logs, storage: r.storage, fence: r.fenceOff}
+	return logs.DeleteRange(first, last)
+}
+
+// HasLogEntry reports whether an entry is in raft's log.
+func (r *Replica) HasLogEntry(index uint64) bool {
+	var entry raft.Log
+	return r.storage.logs.GetLog(index, &entry) == nil
+}
+
 // Raft returns the library's replica.
 func (r *Replica) Raft() *raft.Raft { return r.raft }

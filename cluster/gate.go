@@ -72,6 +72,9 @@ func (g *gate) judgeRequest(caller string, command any) (answer any, err error) 
 	case <-g.replica.done:
 		return nil, ErrShutdown
 	}
+	if g.replica.fence.get() != "" {
+		return nil, errFenced
+	}
 	if g.replica.store.View().ReplicaRemoved(caller) {
 		return nil, fmt.Errorf("%w: %s", peer.ErrRemoved, caller)
 	}
@@ -82,7 +85,11 @@ func (g *gate) judgeRequest(caller string, command any) (answer any, err error) 
 		g.note(caller, err)
 		return nil, err
 	}
-	return g.maySend(caller, command)
+	answer, err = g.maySend(caller, command)
+	if answer != nil || err != nil {
+		return answer, err
+	}
+	return nil, g.keepsCommitted(caller, command)
 }
 
 // named checks that a request bears its caller's id, and puts the id in the place of

@@ -82,7 +82,7 @@ func (s *storage) settleRestore(dataDir string, logger hclog.Logger) error {
 		followed, err := s.followedByTerm(snapshot.Index, begun.Term)
 		if err == nil && !followed {
 			logger.Warn("dropping a restore that did not reach the other replicas", "index", snapshot.Index, "term", snapshot.Term)
-			err = s.dropSnapshot(dataDir, snapshot)
+			err = errors.Join(s.committed.lower(begun.LastIndex), s.dropSnapshot(dataDir, snapshot))
 		}
 		if err != nil {
 			return fmt.Errorf("%w: %w", ErrStoreFailed, err)

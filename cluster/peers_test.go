@@ -30,6 +30,7 @@ type ensemble struct {
 	stores   map[string]*fsm.Store
 	replicas map[string]*cluster.Replica
 	register func(grpc.ServiceRegistrar) // adds a service between replicas
+	fencing  bool                        // replicas are fenced on purpose; else none may be
 }
 
 func newEnsemble(tb testing.TB) *ensemble {
@@ -39,6 +40,7 @@ func newEnsemble(tb testing.TB) *ensemble {
 	}
 	tb.TempDir() // the directories are removed after the replicas have stopped
 	tb.Cleanup(func() {
+		e.checkNoneFenced()
 		var stopping sync.WaitGroup
 		for _, replica := range e.replicas {
 			stopping.Go(func() { stop(tb, replica) })
@@ -46,6 +48,17 @@ func newEnsemble(tb testing.TB) *ensemble {
 		stopping.Wait()
 	})
 	return e
+}
+
+// checkNoneFenced fails a test in which a replica was taken out of Raft: a leader that
+// is one has all that was committed, whatever the network and the disks do.
+func (e *ensemble) checkNoneFenced() {
+	e.tb.Helper()
+	for name, replica := range e.replicas {
+		if reason := replica.Fenced(); reason != "" && !e.fencing {
+			e.tb.Errorf("%s is fenced: %s", name, reason)
+		}
+	}
 }
 
 // start starts a replica on its data directory. change may alter its options.
@@ -184,6 +197,7 @@ func (e *ensemble) followers() []string {
 // kill ends a replica. Its data directory stays.
 func (e *ensemble) kill(name string) {
 	e.tb.Helper()
+	e.checkNoneFenced()
 	stop(e.tb, e.replicas[name])
 	delete(e.replicas, name)
 }

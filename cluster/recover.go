@@ -237,6 +237,9 @@ func carryOut(recovery *Recovery, options RecoverOptions) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, storage.close()) }()
+	if err := errors.Join(lowerCommitted(options.DataDir, recovery.LastIndex), removeFence(options.DataDir)); err != nil {
+		return storeFailed(err)
+	}
 	if recovery.Cut > 0 {
 		if err := storage.logs.DeleteRange(recovery.LastIndex+1, recovery.LastIndex+recovery.Cut); err != nil {
 			return storeFailed(err)

@@ -48,6 +48,7 @@ type Replica struct {
 	noteRemoval  sync.Once  // that this replica was removed
 	checkpoints  checkpoints
 	health       health
+	fence        fence
 	draining     atomic.Bool
 	caughtUp     atomic.Bool
 	sessions     atomic.Pointer[func() int]
@@ -115,8 +116,11 @@ func Open(ctx context.Context, options Options, store *fsm.Store, logger hclog.L
 	if err := storage.settleRestore(options.DataDir, logger); err != nil {
 		return nil, errors.Join(err, storage.close())
 	}
+	if err := storage.checkCommitted(options.DataDir); err != nil {
+		return nil, errors.Join(err, storage.close())
+	}
 	r := newReplica(options, store, storage, logger)
-	if err := r.checkpoints.loadVerdict(options.DataDir); err != nil {
+	if err := errors.Join(r.checkpoints.loadVerdict(options.DataDir), r.loadFence()); err != nil {
 		return nil, errors.Join(err, storage.close())
 	}
 	elections := make(chan bool, 1)
@@ -191,7 +195,13 @@ func (r *Replica) startRaft(config *raft.Config) error {
 	if wrap := r.options.wrapStable; wrap != nil {
 		stable = wrap(stable)
 	}
-	machine := &stateMachine{store: r.store, fail: r.fail, leaderStarted: r.readiness.poke, snapshotMoved: r.storage.disk.snapshotMoved}
+	machine := &stateMachine{
+		store: r.store, fail: r.fail, leaderStarted: r.readiness.poke,
+		snapshotMoved: r.storage.disk.snapshotMoved, applied: r.storage.committed.raise,
+	}
+	if r.options.DataDir != "" {
+		logs = &guardedLogs{LogStore: logs, storage: r.storage, fence: r.fenceOff}
+	}
 	logs = &watchedLogs{LogStore: logs, watchdog: dog, writes: &r.logWrites, logger: r.logger}
 	if r.network != nil {
 		// What was just written is about to be sent to the others.

@@ -297,7 +297,7 @@ func TestInterruptedBootstrapIsFinished(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = errors.Join(os.Remove(filepath.Join(options.DataDir, "raft.db")),
+	err = errors.Join(os.Remove(filepath.Join(options.DataDir, "raft.db")), os.Remove(filepath.Join(options.DataDir, "committed")),
 		os.WriteFile(filepath.Join(options.DataDir, "identity.json"), content, 0o600))
 	if err != nil {
 		t.Fatal(err)

@@ -23,6 +23,9 @@ type stateMachine struct {
 	// snapshotMoved is called when a part of a snapshot was read, if it is not nil. It
 	// must not block.
 	snapshotMoved func()
+	// applied is called with the last entry of each batch that was applied, if it is not
+	// nil. It must not block.
+	applied func(index, term uint64)
 
 	leaderTerm uint64
 	// stopped is set once an entry could not be applied. Nothing is applied and
@@ -66,6 +69,9 @@ func (m *stateMachine) ApplyBatch(logs []*raft.Log) []any {
 		m.stop(fmt.Errorf("%w: %w", ErrUnknownSchema, err))
 	} else if undecodable != nil {
 		m.stop(undecodable)
+	}
+	if last := logs[len(logs)-1]; m.stopped == nil && m.applied != nil {
+		m.applied(last.Index, last.Term)
 	}
 	m.noticeLeader()
 	return responses

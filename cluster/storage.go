@@ -31,6 +31,7 @@ type storage struct {
 	snapshots raft.SnapshotStore
 	disk      disk
 	size      logSize
+	committed *committed
 	closers   []func() error
 }
 
@@ -42,6 +43,7 @@ func openStorage(options Options, logger hclog.Logger) (*storage, error) {
 			identity:  newIdentity("", options.Name),
 			stable:    memory,
 			snapshots: raft.NewDiscardSnapshotStore(),
+			committed: newCommitted(),
 		}
 		s.logs = sizedLogs{LogStore: memory, size: &s.size}
 		return s, nil
@@ -79,6 +81,10 @@ func (s *storage) openDir(options Options, logger hclog.Logger) error {
 	if err := s.openSnapshots(options.DataDir, logger); err != nil {
 		return err
 	}
+	if s.committed, err = openCommitted(options.DataDir, logger); err != nil {
+		return err
+	}
+	s.closers = append(s.closers, s.committed.close)
 	return s.openIdentity(options)
 }
 

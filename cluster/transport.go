@@ -204,6 +204,9 @@ func isHeartbeat(command any) bool {
 
 // AppendEntries implements raft.Transport.
 func (t *memberTransport) AppendEntries(id raft.ServerID, target raft.ServerAddress, request *raft.AppendEntriesRequest, response *raft.AppendEntriesResponse) error {
+	if err := t.gate.mayCall(); err != nil {
+		return err
+	}
 	if err := t.NetworkTransport.AppendEntries(id, target, request, response); err != nil {
 		return err
 	}
@@ -212,6 +215,9 @@ func (t *memberTransport) AppendEntries(id raft.ServerID, target raft.ServerAddr
 
 // RequestVote implements raft.Transport.
 func (t *memberTransport) RequestVote(id raft.ServerID, target raft.ServerAddress, request *raft.RequestVoteRequest, response *raft.RequestVoteResponse) error {
+	if err := t.gate.mayCall(); err != nil {
+		return err
+	}
 	if err := t.NetworkTransport.RequestVote(id, target, request, response); err != nil {
 		return err
 	}
@@ -220,6 +226,9 @@ func (t *memberTransport) RequestVote(id raft.ServerID, target raft.ServerAddres
 
 // RequestPreVote implements raft.WithPreVote.
 func (t *memberTransport) RequestPreVote(id raft.ServerID, target raft.ServerAddress, request *raft.RequestPreVoteRequest, response *raft.RequestPreVoteResponse) error {
+	if err := t.gate.mayCall(); err != nil {
+		return err
+	}
 	if err := t.NetworkTransport.RequestPreVote(id, target, request, response); err != nil {
 		return err
 	}
@@ -228,10 +237,21 @@ func (t *memberTransport) RequestPreVote(id raft.ServerID, target raft.ServerAdd
 
 // InstallSnapshot implements raft.Transport.
 func (t *memberTransport) InstallSnapshot(id raft.ServerID, target raft.ServerAddress, request *raft.InstallSnapshotRequest, response *raft.InstallSnapshotResponse, data io.Reader) error {
+	if err := t.gate.mayCall(); err != nil {
+		return err
+	}
 	if err := t.NetworkTransport.InstallSnapshot(id, target, request, response, data); err != nil {
 		return err
 	}
 	return t.gate.judgeAnswer(id, response, response.Term)
+}
+
+// TimeoutNow implements raft.Transport.
+func (t *memberTransport) TimeoutNow(id raft.ServerID, target raft.ServerAddress, request *raft.TimeoutNowRequest, response *raft.TimeoutNowResponse) error {
+	if err := t.gate.mayCall(); err != nil {
+		return err
+	}
+	return t.NetworkTransport.TimeoutNow(id, target, request, response)
 }
 
 // dialer is a stream layer that dials replicas by id and accepts nothing.

@@ -102,7 +102,7 @@ launch() {
   : >"$dir/cp-$i.out"
   bin/slim-cp serve --config "$dir/cp-$i.yaml" >"$dir/cp-$i.out" 2>>"$dir/cp-$i.log" &
   pid[i]=$!
-  eventually "cp-$i runs" says "$i" '^control plane started'
+  eventually "cp-$i runs" says "$i" '^control plane started$\|^waiting: '
 }
 
 says() {

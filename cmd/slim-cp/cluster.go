@@ -93,13 +93,17 @@ const membershipLook = 100 * time.Millisecond
 // isMember reports whether the replica is part of a cluster.
 func (r *process) isMember() bool { return len(r.replica.Members()) > 0 }
 
+// waitingLine begins what is printed instead of startedLine by a replica that does not
+// serve yet.
+const waitingLine = "waiting: "
+
 // waitMember returns when the replica is a member of a cluster, or the context has
 // ended. It says how to make it one.
 func (r *process) waitMember(ctx context.Context) {
 	if r.isMember() {
 		return
 	}
-	fmt.Fprintf(r.stdout, "control plane started (%s)\n", r.howToGoOn())
+	fmt.Fprintln(r.stdout, waitingLine+r.howToGoOn())
 	ticker := time.NewTicker(membershipLook)
 	defer ticker.Stop()
 	for !r.isMember() {
@@ -116,11 +120,11 @@ func (r *process) howToGoOn() string {
 	section := r.settings.Cluster
 	switch {
 	case section.BootstrapExpect > 0:
-		return fmt.Sprintf("not a member of a cluster: waits for %d replicas at %s",
+		return fmt.Sprintf("not a member of a cluster; it is formed when %d replicas are there: %s",
 			section.BootstrapExpect, strings.Join(section.Join, ", "))
 	case len(section.Join) > 0:
-		return "not a member of a cluster: tries to join the one of " + strings.Join(section.Join, ", ") +
-			`; "slim-cp cluster init" makes a new one`
+		return "not a member of a cluster; tries to join the one of " + strings.Join(section.Join, ", ") +
+			`, "slim-cp cluster init" makes a new one`
 	}
-	return `not a member of a cluster: "slim-cp cluster init" makes one of this replica, "slim-cp cluster join HOST:PORT" has it join one`
+	return `not a member of a cluster; "slim-cp cluster init" makes one of this replica, "slim-cp cluster join HOST:PORT" has it join one`
 }

@@ -32,6 +32,10 @@ const (
 	readyPatience = 10 * time.Second
 )
 
+// startedLine is printed when nodes are let in: scripts wait for it, as they do for
+// upstream's.
+const startedLine = "control plane started"
+
 // process is everything that a serving replica consists of.
 type process struct {
 	settings *config.Config
@@ -175,7 +179,7 @@ func (r *process) serveNodes(ctx context.Context, hangups <-chan os.Signal) erro
 	}
 	r.logger.Info("serving", "replica", r.replica.ReplicaID(), "cluster", r.replica.ClusterID(),
 		"northbound", r.servers.addresses(r.servers.north), "southbound", r.servers.addresses(r.servers.south))
-	fmt.Fprintln(r.stdout, "control plane started")
+	fmt.Fprintln(r.stdout, startedLine)
 	<-ctx.Done()
 	return nil
 }
@@ -187,7 +191,7 @@ func (r *process) waitReady(ctx context.Context) error {
 	err := r.replica.WaitReady(patient)
 	cancel()
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-		fmt.Fprintln(r.stdout, "control plane started (southbound listeners are paused: no leader is known)")
+		fmt.Fprintln(r.stdout, waitingLine+"no leader is known, southbound listeners are paused")
 		err = r.replica.WaitReady(ctx)
 	}
 	if err != nil && ctx.Err() != nil {

@@ -100,7 +100,7 @@ func TestDeployGuide(t *testing.T) {
 	for machine := 1; machine <= 3; machine++ {
 		name := fmt.Sprintf("cp-%d", machine)
 		p := process.Start(t, process.Spec{Name: name, Path: binaries.Path("slim-cp"), Args: []string{"serve", "--config", g.configure(t, name)}})
-		p.WaitFor(t, "start of "+name, commandTime, func(line process.Line) bool { return strings.HasPrefix(line.Text, process.StartedLine) })
+		(&process.Replica{Process: p}).WaitRunning(t)
 		south = append(south, g.addresses[name+".example.org:50052"])
 	}
 	g.script(t, "# form.sh")

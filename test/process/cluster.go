@@ -123,7 +123,7 @@ func Form(tb testing.TB, binaries Binaries, members ...Member) []*Replica {
 		replicas[i].Launch(tb)
 	}
 	for _, r := range replicas {
-		r.WaitStdout(tb, StartedLine, replicaStart)
+		r.WaitRunning(tb)
 	}
 	replicas[0].MustOperate(tb, "cluster", "init")
 	for _, r := range replicas[1:] {

@@ -15,8 +15,11 @@ const (
 	replicaStart = 20 * time.Second
 	// ReplicaStop is the longest that a replica may take to end after SIGTERM.
 	ReplicaStop = 30 * time.Second
-	// StartedLine is what a replica prints when every listener is up.
+	// StartedLine is what a replica prints when it serves.
 	StartedLine = "control plane started"
+	// waitingLine begins what a replica prints instead while it is not a member of a
+	// cluster or knows no leader. It serves operators then.
+	waitingLine = "waiting: "
 )
 
 // Replica is a running slim-cp.
@@ -85,7 +88,16 @@ func StartReplicaOn(tb testing.TB, binaries Binaries, listeners Listeners, yaml 
 func (r *Replica) Start(tb testing.TB) {
 	tb.Helper()
 	r.Launch(tb)
-	r.WaitStdout(tb, StartedLine, replicaStart)
+	r.WaitRunning(tb)
+}
+
+// WaitRunning waits until operators are served, and nodes if the replica is a member of
+// a cluster that has a leader.
+func (r *Replica) WaitRunning(tb testing.TB) {
+	tb.Helper()
+	r.WaitFor(tb, "line that says that it runs", replicaStart, func(line Line) bool {
+		return line.Stream == Stdout && (line.Text == StartedLine || strings.HasPrefix(line.Text, waitingLine))
+	})
 }
 
 // Launch is Start without the wait: for a replica that is expected to end.

@@ -6,4 +6,4 @@ package reconciler_test
 // it sees, and after some hundred thousand goroutines in bubbles its runtime
 // crashes (a fault of its own, in its depot of stacks). "make test" runs all
 // rounds without it.
-const defaultRounds = 3
+const defaultRounds = 1

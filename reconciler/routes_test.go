@@ -351,7 +351,7 @@ func TestCommandsAreBounded(t *testing.T) {
 		names   int
 		atLeast int // commands
 	}{
-		{"by their routes", shortName, 2500, 3},
+		{"by their routes", shortName, 1500, 2},
 		{"by their size", longName, 1010, 2},
 	} {
 		t.Run(test.what, func(t *testing.T) {

@@ -174,7 +174,7 @@ func TestAnOperatorsListRequest(t *testing.T) {
 func TestAnOperatorsRequestIsNotStarved(t *testing.T) {
 	world.Run(t, world.Options{}, func(t *testing.T, w *world.World) {
 		a, b := w.AddNode("a", "n"), w.Join("b", "n")
-		for i := range 3000 {
+		for i := range 1500 { // more than one command
 			a.Announce(world.Name(fmt.Sprint(i)))
 		}
 		w.Settle()

@@ -16,7 +16,7 @@ import (
 func TestFlappingNodeIsSlowed(t *testing.T) {
 	run(t, func(t *testing.T, r *rig) {
 		n, other := r.join("a", "n"), r.join("a", "other")
-		flapping := names(strings.Repeat("x", 200), 0, 1000)
+		flapping := names(strings.Repeat("x", 1000), 0, 200)
 		bytes := func() (sum int) {
 			for _, command := range accepted(r.replica, (*slimcppb.Command).GetAnnounce) {
 				sum += proto.Size(command)
@@ -24,7 +24,7 @@ func TestFlappingNodeIsSlowed(t *testing.T) {
 			return sum
 		}
 		began := time.Now()
-		for range 150 { // 100 MB
+		for range 60 { // 25 MB
 			n.announce(flapping...)
 			pass(50 * time.Millisecond)
 			n.withdraw(flapping...)
@@ -53,13 +53,13 @@ func TestFlappingNodeIsSlowed(t *testing.T) {
 // Many names, and their end, are no flapping.
 func TestNodeWithManyNamesIsNotSlowed(t *testing.T) {
 	run(t, func(t *testing.T, r *rig) {
-		n := r.join("a", "n")
-		for from := 0; from < 20_000; from += 1000 {
-			n.announce(names("n", from, from+1000)...)
+		n, long := r.join("a", "n"), strings.Repeat("n", 700)
+		for from := 0; from < 5000; from += 1000 { // 3.5 MB
+			n.announce(names(long, from, from+1000)...)
 		}
 		synctest.Wait()
-		for from := 0; from < 20_000; from += 1000 {
-			n.withdraw(names("n", from, from+1000)...)
+		for from := 0; from < 5000; from += 1000 {
+			n.withdraw(names(long, from, from+1000)...)
 		}
 		pass(time.Second)
 		if left := r.announced("a/n"); left != "" || r.service.Stats().Slowed != 0 {

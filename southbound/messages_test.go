@@ -17,6 +17,7 @@ import (
 	controllerpb "github.com/slim-cp/slim-cp/proto/controller/v1"
 	dataplanepb "github.com/slim-cp/slim-cp/proto/dataplane/v1"
 	slimcppb "github.com/slim-cp/slim-cp/proto/slimcp/v1"
+	"github.com/slim-cp/slim-cp/southbound"
 )
 
 func TestMalformedEntriesAreSkipped(t *testing.T) {
@@ -318,13 +319,14 @@ func TestEarlyClaimCountsOnlyIfListed(t *testing.T) {
 }
 
 func TestReaderWaitsWhileTooMuchIsPending(t *testing.T) {
-	run(t, func(t *testing.T, r *rig) {
+	const most = 3000
+	runWith(t, southbound.Options{MaxPending: most}, func(t *testing.T, r *rig) {
 		n, other := r.join("a", "n"), r.join("a", "other")
 		synctest.Wait()
 		r.replica.setLeader(false)
 		go func() { // blocks while the stream is not read
-			for from := 0; from < 120_000; from += 2000 {
-				n.announce(names("n", from, from+2000)...)
+			for from := 0; from < 4*most; from += 1000 {
+				n.announce(names("n", from, from+1000)...)
 			}
 		}()
 		pass(time.Second)
@@ -339,7 +341,7 @@ func TestReaderWaitsWhileTooMuchIsPending(t *testing.T) {
 			for range r.replica.store.View().NamesOf("a/n") {
 				count++
 			}
-			return count == 120_000
+			return count == 4*most
 		})
 	})
 }

@@ -14,9 +14,9 @@ const (
 	// maxBatchNames and maxBatchBytes bound one Announce (protocol N5).
 	maxBatchNames = 1000
 	maxBatchBytes = 256 << 10
-	// maxPending bounds the names and claims of one stream that wait to be
+	// DefaultMaxPending bounds the names and claims of one stream that wait to be
 	// proposed. Beyond it the stream is not read.
-	maxPending = 100_000
+	DefaultMaxPending = 100_000
 )
 
 // pending holds what a node said and what is not proposed yet: the last word per
@@ -25,6 +25,7 @@ type pending struct {
 	// ready holds a token when something was added, room one when something was
 	// taken.
 	ready, room chan struct{}
+	most        int // names and claims
 
 	mu       sync.Mutex
 	names    map[fsm.Name]word
@@ -58,8 +59,9 @@ type batch struct {
 	flapBytes int
 }
 
-func newPending() *pending {
+func newPending(most int) *pending {
 	return &pending{
+		most:   most,
 		ready:  make(chan struct{}, 1),
 		room:   make(chan struct{}, 1),
 		names:  map[fsm.Name]word{},
@@ -88,7 +90,7 @@ func (p *pending) addName(name fsm.Name, next func(last word, known bool) word) 
 	defer p.mu.Unlock()
 	last, known := p.names[name]
 	if !known {
-		if len(p.arrivals) >= maxPending {
+		if len(p.arrivals) >= p.most {
 			return false
 		}
 		p.arrivals = append(p.arrivals, arrival{name: name})
@@ -103,7 +105,7 @@ func (p *pending) addClaim(linkID, messageID string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if _, known := p.claims[linkID]; !known {
-		if len(p.arrivals) >= maxPending {
+		if len(p.arrivals) >= p.most {
 			return false
 		}
 		p.arrivals = append(p.arrivals, arrival{linkID: linkID})

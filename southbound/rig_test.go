@@ -205,7 +205,13 @@ next:
 // that is left over fails the test.
 func run(t *testing.T, play func(t *testing.T, r *rig)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) { playIn(t, southbound.Options{}, play) })
+	runWith(t, southbound.Options{}, play)
+}
+
+// runWith is run for a service with these options.
+func runWith(t *testing.T, options southbound.Options, play func(t *testing.T, r *rig)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) { playIn(t, options, play) })
 }
 
 func playIn(t *testing.T, options southbound.Options, play func(t *testing.T, r *rig)) {

@@ -54,6 +54,8 @@ type Options struct {
 	Authenticator Authenticator
 	// MaxReceiveBytes is DefaultMaxReceiveBytes if it is 0.
 	MaxReceiveBytes int
+	// MaxPending is DefaultMaxPending if it is 0.
+	MaxPending int
 }
 
 // Hooks are told what happens to sessions on this replica. They are called from
@@ -81,6 +83,7 @@ type Service struct {
 	authenticator   Authenticator
 	logger          hclog.Logger
 	maxReceiveBytes int
+	maxPending      int
 
 	counter      atomic.Uint64 // of session names
 	hooks        atomic.Pointer[Hooks]
@@ -127,12 +130,16 @@ func New(options Options) *Service {
 	if options.MaxReceiveBytes == 0 {
 		options.MaxReceiveBytes = DefaultMaxReceiveBytes
 	}
+	if options.MaxPending == 0 {
+		options.MaxPending = DefaultMaxPending
+	}
 	s := &Service{
 		proposer:        options.Proposer,
 		store:           options.Store,
 		authenticator:   options.Authenticator,
 		logger:          options.Logger,
 		maxReceiveBytes: options.MaxReceiveBytes,
+		maxPending:      options.MaxPending,
 		quarantine:      newRoom(maxQuarantined),
 		unregistered:    newRoom(maxUnregistered),
 		draining:        make(chan struct{}),

@@ -125,7 +125,7 @@ func (s *Service) newStream(ctx context.Context) *stream {
 		service:     s,
 		log:         s.logger,
 		outbox:      newOutbox(),
-		pending:     newPending(),
+		pending:     newPending(s.maxPending),
 		gone:        make(chan struct{}),
 		unread:      make(chan struct{}),
 		opening:     make(chan *controllerpb.ControlMessage, 1),

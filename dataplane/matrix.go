@@ -85,7 +85,7 @@ func (w *Network) measureAll(c *courier, to *announcement, groups []string, send
 	}
 	cells := make([]Cell, 0, len(groups))
 	for _, group := range groups {
-		cells = append(cells, c.measure(group, senders[group], to.name, announcers))
+		cells = append(cells, c.measure(group, senders[group], to, announcers))
 	}
 	return cells
 }
@@ -106,6 +106,7 @@ func (w *Network) senders(choice Senders) map[string][]*memoryDatapath {
 // announcement is a name and the nodes with an application of that name.
 type announcement struct {
 	name *dataplanepb.Name
+	text string
 	by   []*memoryDatapath // in order
 }
 
@@ -125,14 +126,14 @@ func (w *Network) announced() []*announcement {
 				}
 				key := keyOf(e.name)
 				if names[key] == nil {
-					names[key] = &announcement{name: e.name}
+					names[key] = &announcement{name: e.name, text: FormatName(e.name)}
 				}
 				names[key].by = append(names[key].by, d)
 			}
 		}
 	}
 	return slices.SortedFunc(maps.Values(names), func(a, b *announcement) int {
-		return cmp.Or(cmp.Compare(FormatName(a.name), FormatName(b.name)), compareKeys(keyOf(a.name), keyOf(b.name)))
+		return cmp.Or(cmp.Compare(a.text, b.text), compareKeys(keyOf(a.name), keyOf(b.name)))
 	})
 }
 
@@ -149,8 +150,9 @@ func (a *announcement) present() []*memoryDatapath {
 }
 
 // measure sends one message from each sender that still runs.
-func (c *courier) measure(group string, senders []*memoryDatapath, name *dataplanepb.Name, announcers []*memoryDatapath) Cell {
-	cell := Cell{From: group, Name: FormatName(name)}
+func (c *courier) measure(group string, senders []*memoryDatapath, to *announcement, announcers []*memoryDatapath) Cell {
+	cell := Cell{From: group, Name: to.text}
+	key := keyOf(to.name)
 	for _, d := range announcers {
 		cell.Announcers = append(cell.Announcers, Arrivals{Group: d.group, Node: d.fullID})
 	}
@@ -159,7 +161,7 @@ func (c *courier) measure(group string, senders []*memoryDatapath, name *datapla
 		if !sender.running {
 			continue
 		}
-		delivery := c.deliver(sender, keyOf(name))
+		delivery := c.deliver(sender, key)
 		if delivery.Looped {
 			cell.Looped = append(cell.Looped, sender.fullID)
 		}

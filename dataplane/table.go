@@ -1,6 +1,7 @@
 package dataplane
 
 import (
+	"cmp"
 	"fmt"
 	"iter"
 	"maps"
@@ -81,10 +82,9 @@ func (t table[E]) matches(key nameKey) []E {
 // sorted returns all entries in the order of their keys.
 func (t table[E]) sorted() []E {
 	var all []E
-	for _, instances := range t {
-		all = append(all, instances...)
+	for _, p := range slices.SortedFunc(maps.Keys(t), func(a, b prefix) int { return slices.Compare(a[:], b[:]) }) {
+		all = append(all, t[p]...)
 	}
-	slices.SortFunc(all, func(a, b E) int { return compareKeys(a.key(), b.key()) })
 	return all
 }
 
@@ -272,23 +272,24 @@ func (d *memoryDatapath) Table() []TableEntry {
 	d.network.mu.RLock()
 	defer d.network.mu.RUnlock()
 	var entries []TableEntry
-	seen := make(map[nameKey]int, len(d.table))
-	for _, e := range d.table.sorted() {
-		seen[e.key()] = len(entries)
-		entries = append(entries, TableEntry{Name: e.name, Connections: e.connections(nil)})
-	}
-	for _, t := range d.exchange.sorted() {
-		peers := d.peersAmong(t.by)
-		if len(peers) == 0 {
-			continue
+	own, told := d.table.sorted(), d.exchange.sorted()
+	for len(own) > 0 || len(told) > 0 {
+		order := cmp.Compare(len(told), len(own)) // if one is empty
+		if len(own) > 0 && len(told) > 0 {
+			order = compareKeys(own[0].key(), told[0].key())
 		}
-		if at, ok := seen[t.key()]; ok {
-			entries[at].Connections = d.table.find(t.key()).connections(peers)
-			continue
+		e, peers := &entry{}, []*port(nil)
+		if order >= 0 {
+			e.name, peers = told[0].name, d.peersAmong(told[0].by)
+			told = told[1:]
 		}
-		entries = append(entries, TableEntry{Name: t.name, Connections: (&entry{}).connections(peers)})
+		if order <= 0 {
+			e, own = own[0], own[1:]
+		} else if len(peers) == 0 {
+			continue // only this node told it
+		}
+		entries = append(entries, TableEntry{Name: e.name, Connections: e.connections(peers)})
 	}
-	slices.SortFunc(entries, func(a, b TableEntry) int { return compareKeys(keyOf(a.Name), keyOf(b.Name)) })
 	return entries
 }
 

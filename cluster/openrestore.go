@@ -115,7 +115,7 @@ func (s *storage) dropSnapshot(dataDir string, snapshot *raft.SnapshotMeta) erro
 	if err != nil {
 		return err
 	}
-	dir := filepath.Join(dataDir, "snapshots")
+	dir := filepath.Join(dataDir, snapshotsDir)
 	if err := os.RemoveAll(filepath.Join(dir, snapshot.ID)); err != nil {
 		return err
 	}

@@ -143,7 +143,7 @@ func openToRecover(options RecoverOptions, readOnly bool) (*storage, error) {
 	if err := s.openLog(filepath.Join(options.DataDir, logFile), &bolt); err != nil {
 		return nil, err
 	}
-	if _, err := os.Stat(filepath.Join(options.DataDir, "snapshots")); readOnly && errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(filepath.Join(options.DataDir, snapshotsDir)); readOnly && errors.Is(err, fs.ErrNotExist) {
 		return s, nil // opening them would make the directory
 	}
 	if err := s.openSnapshots(options.DataDir, options.Logger); err != nil {

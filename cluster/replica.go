@@ -109,7 +109,7 @@ func Open(ctx context.Context, options Options, store *fsm.Store, logger hclog.L
 		return nil, err
 	}
 	raftLogger := libraryLogger(logger)
-	storage, err := openStorage(options, raftLogger)
+	storage, err := openStorage(options, logger, raftLogger)
 	if err != nil {
 		return nil, err
 	}

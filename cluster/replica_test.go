@@ -1,6 +1,7 @@
 package cluster_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -16,11 +17,13 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/slim-cp/slim-cp/cluster"
+	"github.com/slim-cp/slim-cp/fsm"
 	"github.com/slim-cp/slim-cp/proto/slimcp/v1"
 )
 
@@ -127,6 +130,77 @@ func TestInMemory(t *testing.T) {
 			t.Errorf("%d nodes, error %v", view.NodeCount(), err)
 		}
 	})
+}
+
+// A replica without a data directory needs no directory at all to restore a snapshot,
+// and outlives it.
+func TestInMemoryRestore(t *testing.T) {
+	t.Setenv("TMPDIR", filepath.Join(t.TempDir(), "not-there"))
+	replica := start(t, cluster.Options{})
+	propose(t, replica, register(1))
+	var saved bytes.Buffer
+	if _, err := replica.SaveSnapshot(t.Context(), &saved); err != nil {
+		t.Fatal(err)
+	}
+	propose(t, replica, register(2))
+	before := replica.View().Generation()
+	for range 2 {
+		if _, err := replica.RestoreSnapshot(t.Context(), bytes.NewReader(saved.Bytes()), false); err != nil {
+			t.Fatal(err)
+		}
+		waitReady(t, replica)
+	}
+	propose(t, replica, register(3))
+	view, err := replica.Read(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := nodeIDs(view); !slices.Equal(got, []string{"g/n1", "g/n3"}) || view.Generation() != before+2 {
+		t.Errorf("nodes %q of generation %d, before it was %d", got, view.Generation(), before)
+	}
+	if err := replica.Snapshot(t.Context()); err != nil {
+		t.Errorf("a snapshot that shortens the log: %v", err)
+	}
+}
+
+// The state holds secrets: only the replica's own user may read it. A directory that
+// an operator made is left as it is, and named.
+func TestDataDirectoryIsPrivate(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	snapshots := filepath.Join(dir, "snapshots")
+	var log bytes.Buffer
+	logger := hclog.New(&hclog.LoggerOptions{Output: &log, Level: hclog.Warn})
+	once := func() {
+		log.Reset()
+		replica, err := cluster.Open(t.Context(), cluster.Options{Name: "cp", DataDir: dir}, fsm.New(), logger)
+		if err != nil {
+			t.Fatal(err)
+		}
+		waitReady(t, replica)
+		if err := replica.Snapshot(t.Context()); err != nil {
+			t.Error(err)
+		}
+		stop(t, replica)
+	}
+	for _, made := range []os.FileMode{0, 0o755} {
+		if made != 0 {
+			for _, path := range []string{dir, snapshots} {
+				if err := os.Chmod(path, made); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		once()
+		if named := strings.Contains(log.String(), dir); named != (made != 0) {
+			t.Errorf("of a directory of mode %#o the log says:\n%s", made, &log)
+		}
+		if info, err := os.Stat(snapshots); err != nil || info.Mode().Perm() != 0o700 {
+			t.Errorf("snapshots: %v, %v", info.Mode(), err)
+		}
+	}
+	if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o755 {
+		t.Errorf("the operator's directory: %v, %v", info.Mode(), err)
+	}
 }
 
 func TestSnapshotAndRestart(t *testing.T) {

@@ -24,6 +24,9 @@ const (
 	receiveTimeout = 10 * time.Minute
 	// maxRestoreBytes bounds what an operator may put on the disk of the log.
 	maxRestoreBytes = 4 << 30
+	// maxRestoreBytesInMemory bounds it where there is no disk. The memory holds it
+	// three times.
+	maxRestoreBytesInMemory = 256 << 20
 	// temporaryFiles are those of a restore, left behind by one that was cut off.
 	temporaryFiles = "restore-*.tmp"
 )
@@ -88,7 +91,7 @@ func (r *Replica) RestoreSnapshot(ctx context.Context, file io.Reader, force boo
 		return fsm.SnapshotInfo{}, err
 	}
 	defer discard(received)
-	rewritten, err := os.CreateTemp(r.options.DataDir, temporaryFiles)
+	rewritten, err := r.newStagedFile()
 	if err != nil {
 		return fsm.SnapshotInfo{}, err
 	}
@@ -115,10 +118,10 @@ func (r *Replica) RestoreSnapshot(ctx context.Context, file io.Reader, force boo
 }
 
 // receive is stage for a reader that may block for ever.
-func (r *Replica) receive(ctx context.Context, from io.Reader) (*os.File, error) {
+func (r *Replica) receive(ctx context.Context, from io.Reader) (stagedFile, error) {
 	ctx, cancel := context.WithTimeout(ctx, receiveTimeout)
 	defer cancel()
-	var file *os.File
+	var file stagedFile
 	err := r.calls.await(ctx, func() (err error) {
 		file, err = r.stage(ctx, from)
 		if err == nil && ctx.Err() != nil { // nobody waits for it any more
@@ -135,14 +138,18 @@ func (r *Replica) receive(ctx context.Context, from io.Reader) (*os.File, error)
 
 // stage copies what an operator sends to a file, since Raft's main loop reads it
 // (hashicorp/raft holds writes up meanwhile), and verifies it.
-func (r *Replica) stage(ctx context.Context, from io.Reader) (*os.File, error) {
-	staged, err := os.CreateTemp(r.options.DataDir, temporaryFiles)
+func (r *Replica) stage(ctx context.Context, from io.Reader) (stagedFile, error) {
+	staged, err := r.newStagedFile()
 	if err != nil {
 		return nil, err
 	}
-	size, err := io.Copy(staged, io.LimitReader(readerWithContext{ctx: ctx, reader: from}, maxRestoreBytes+1))
-	if err == nil && size > maxRestoreBytes {
-		err = fmt.Errorf("%w: longer than %d bytes", fsm.ErrSnapshot, maxRestoreBytes)
+	limit := int64(maxRestoreBytes)
+	if r.options.DataDir == "" {
+		limit = maxRestoreBytesInMemory
+	}
+	size, err := io.Copy(staged, io.LimitReader(readerWithContext{ctx: ctx, reader: from}, limit+1))
+	if err == nil && size > limit {
+		err = fmt.Errorf("%w: longer than %d bytes", fsm.ErrSnapshot, limit)
 	}
 	if err == nil {
 		_, err = staged.Seek(0, io.SeekStart)
@@ -170,15 +177,10 @@ func removeTemporary(dataDir string) error {
 	return err
 }
 
-func discard(file *os.File) {
-	_ = file.Close()
-	_ = os.Remove(file.Name())
-}
-
 // install hands a rewritten snapshot to Raft. It goes on when its caller is gone:
 // work must not begin again before it is known whether the restore is the state. It
 // ends when the library has it on a majority or leads no more.
-func (r *Replica) install(file *os.File, info fsm.SnapshotInfo) error {
+func (r *Replica) install(file stagedFile, info fsm.SnapshotInfo) error {
 	size, err := file.Seek(0, io.SeekEnd)
 	if err != nil {
 		return err
@@ -186,7 +188,7 @@ func (r *Replica) install(file *os.File, info fsm.SnapshotInfo) error {
 	if _, err := file.Seek(0, io.SeekStart); err != nil {
 		return err
 	}
-	r.logger.Warn("restoring a snapshot", "generation", info.Generation, "index", info.Index, "bytes", size)
+	r.logger.Info("restoring a snapshot", "generation", info.Generation, "index", info.Index, "bytes", size)
 	return r.calls.await(context.Background(), func() error {
 		return r.installMarked(&raft.SnapshotMeta{
 			Version: raft.SnapshotVersionMax, Index: info.Index, Term: info.Term, Size: size,
@@ -200,6 +202,10 @@ func (r *Replica) install(file *os.File, info fsm.SnapshotInfo) error {
 func (r *Replica) installMarked(meta *raft.SnapshotMeta, file io.Reader, generation uint64) error {
 	if err := r.markRestore(); err != nil {
 		return err
+	}
+	if memory, ok := r.storage.snapshots.(*memorySnapshots); ok {
+		memory.keepRestored(true)
+		defer memory.keepRestored(false)
 	}
 	err := r.raft.Restore(meta, file, restoreTimeout)
 	if err != nil && r.store.View().Generation() == generation {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -35,28 +36,32 @@ type storage struct {
 	closers   []func() error
 }
 
-// openStorage opens the data directory, or makes storage in memory.
-func openStorage(options Options, logger hclog.Logger) (*storage, error) {
+// openStorage opens the data directory, or makes storage in memory. raftLogger is the
+// library's.
+func openStorage(options Options, logger, raftLogger hclog.Logger) (*storage, error) {
 	if options.DataDir == "" {
 		memory := raft.NewInmemStore()
 		s := &storage{
 			identity:  newIdentity("", options.Name),
 			stable:    memory,
-			snapshots: raft.NewDiscardSnapshotStore(),
+			snapshots: &memorySnapshots{},
 			committed: newCommitted(),
 		}
 		s.logs = sizedLogs{LogStore: memory, size: &s.size}
 		return s, nil
 	}
 	s := &storage{}
-	if err := s.openDir(options, logger); err != nil {
+	if err := s.openDir(options, logger, raftLogger); err != nil {
 		return nil, errors.Join(err, s.close())
 	}
 	return s, nil
 }
 
-func (s *storage) openDir(options Options, logger hclog.Logger) error {
+func (s *storage) openDir(options Options, logger, raftLogger hclog.Logger) error {
 	if err := makeDir(options.DataDir); err != nil {
+		return err
+	}
+	if err := keepPrivate(options.DataDir, logger); err != nil {
 		return err
 	}
 	lock, err := lockDir(options.DataDir)
@@ -78,7 +83,7 @@ func (s *storage) openDir(options Options, logger hclog.Logger) error {
 	if err := s.openLog(path, boltOptions()); err != nil {
 		return err
 	}
-	if err := s.openSnapshots(options.DataDir, logger); err != nil {
+	if err := s.openSnapshots(options.DataDir, raftLogger); err != nil {
 		return err
 	}
 	if s.committed, err = openCommitted(options.DataDir, logger); err != nil {
@@ -107,6 +112,36 @@ func (s *storage) openSnapshots(dir string, logger hclog.Logger) error {
 		return fmt.Errorf("%w: %w", ErrDataDir, err)
 	}
 	s.snapshots = notedSnapshots{SnapshotStore: files, disk: &s.disk}
+	return nil
+}
+
+// snapshotsDir is where the library keeps snapshots in the data directory.
+const snapshotsDir = "snapshots"
+
+// keepPrivate keeps other users of the machine from reading the state, the groups'
+// secrets among it. The library would let everybody read the snapshots. The mode of
+// the data directory itself is the operator's, who may have made it.
+func keepPrivate(dataDir string, logger hclog.Logger) error {
+	const others = 0o077
+	info, err := os.Stat(dataDir)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrDataDir, err)
+	}
+	if mode := info.Mode().Perm(); mode&others != 0 {
+		logger.Warn("other users of this machine may enter the data directory: its mode should be 0700",
+			"path", dataDir, "mode", fmt.Sprintf("%#o", mode))
+	}
+	dir := filepath.Join(dataDir, snapshotsDir)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("%w: %w", ErrDataDir, err)
+	}
+	if info, err = os.Stat(dir); err == nil && info.Mode().Perm()&others != 0 {
+		err = os.Chmod(dir, 0o700)
+	}
+	if err != nil { // it is somebody else's
+		logger.Warn("other users of this machine may read the snapshots: the mode of their directory should be 0700",
+			"path", dir, "error", err)
+	}
 	return nil
 }
 

@@ -39,10 +39,14 @@ func PeerTLS(key string, settings config.ServerTLS) (server, client *tls.Config,
 		return nil, nil, err
 	}
 	if server.ClientCAs == nil {
-		return nil, nil, fmt.Errorf("%s.client_ca: missing: replicas prove themselves to each other", key)
+		return nil, nil, errNoAuthority(key)
 	}
 	client = &tls.Config{MinVersion: minVersion(settings), Certificates: server.Certificates, RootCAs: server.ClientCAs}
 	return server, client, nil
+}
+
+func errNoAuthority(key string) error {
+	return fmt.Errorf("%s.client_ca: missing: replicas prove themselves to each other", key)
 }
 
 func minVersion(settings config.ServerTLS) uint16 { return max(settings.Version, tls.VersionTLS12) }
@@ -70,22 +74,30 @@ func certificate(key string, source config.CertificateSource) (tls.Certificate, 
 }
 
 func authorities(key string, source config.CASource) (*x509.CertPool, error) {
-	var content []byte
-	switch source.Type {
-	case config.SourceFile:
+	content, err := authorityPEM(key, source)
+	if err != nil {
+		return nil, err
+	}
+	if source.Type == config.SourceFile {
 		key += ": " + source.File
-		var err error
-		if content, err = os.ReadFile(source.File); err != nil {
-			return nil, fmt.Errorf("%s: %w", key, err)
-		}
-	case config.SourcePEM:
-		content = []byte(source.PEM)
-	default:
-		return nil, fmt.Errorf("%s.type %q: accepted: %s, %s", key, source.Type, config.SourceFile, config.SourcePEM)
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(content) {
 		return nil, fmt.Errorf("%s: no PEM certificate in it", key)
 	}
 	return pool, nil
+}
+
+func authorityPEM(key string, source config.CASource) ([]byte, error) {
+	switch source.Type {
+	case config.SourceFile:
+		content, err := os.ReadFile(source.File)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %s: %w", key, source.File, err)
+		}
+		return content, nil
+	case config.SourcePEM:
+		return []byte(source.PEM), nil
+	}
+	return nil, fmt.Errorf("%s.type %q: accepted: %s, %s", key, source.Type, config.SourceFile, config.SourcePEM)
 }

@@ -110,12 +110,17 @@ func (c *certificates) first(replicaID string) bool {
 	return true
 }
 
-// checkOwn looks at this replica's own certificate before the others do.
+// checkOwn looks at this replica's own certificate before the others do. It may not
+// have a valid one yet.
 func (c *certificates) checkOwn(peers *Peers) error {
-	if c.identity.Mode == IdentityOff || peers.ServerTLS == nil || len(peers.ServerTLS.Certificates) == 0 {
+	if c.identity.Mode == IdentityOff || peers.ClientTLS == nil {
 		return nil
 	}
-	leaf, err := x509.ParseCertificate(peers.ServerTLS.Certificates[0].Certificate[0])
+	settings := peers.ClientTLS()
+	if settings == nil || len(settings.Certificates) == 0 {
+		return nil
+	}
+	leaf, err := x509.ParseCertificate(settings.Certificates[0].Certificate[0])
 	if err != nil {
 		return fmt.Errorf("the certificate of the cluster port: %w", err)
 	}

@@ -33,7 +33,8 @@ func certified(t *testing.T, a *authority.Authority, name string, names ...strin
 
 func withCertificate(t *testing.T, a *authority.Authority, name string, mode cluster.IdentityMode, names ...string) func(*cluster.Options) {
 	return func(o *cluster.Options) {
-		o.Peers.ServerTLS, o.Peers.ClientTLS = certified(t, a, name, names...)
+		server, client := certified(t, a, name, names...)
+		o.Peers.ServerTLS, o.Peers.ClientTLS = server, func() *tls.Config { return client }
 		o.Peers.Identity = cluster.PeerIdentity{Mode: mode, Names: []string{"{name}.slim.test"}}
 	}
 }
@@ -46,7 +47,7 @@ func speakFor(t *testing.T, e *ensemble, hello *slimcppb.Hello, kind slimcppb.Co
 		t.Fatal(err)
 	}
 	port := peer.NewPort(peer.Options{
-		Listener: listener, ClientTLS: client, Dial: e.network.dial("stranger"),
+		Listener: listener, ClientTLS: func() *tls.Config { return client }, Dial: e.network.dial("stranger"),
 		Hello:   func() *slimcppb.Hello { return hello },
 		Admit:   func(context.Context, *slimcppb.Hello) error { return nil },
 		Refused: func(*slimcppb.HelloAnswer, error) {},

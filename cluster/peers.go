@@ -52,9 +52,10 @@ type Peers struct {
 	// Advertise is the HOST:PORT at which the others reach this replica: a name
 	// rather than an address, since it is resolved for each connection.
 	Advertise string
-	// ServerTLS and ClientTLS are mutual; both nil: plaintext.
+	// ServerTLS and ClientTLS are mutual; both nil: plaintext. ClientTLS returns the
+	// settings of the next connection, nil while there is no certificate to show.
 	ServerTLS *tls.Config
-	ClientTLS *tls.Config
+	ClientTLS func() *tls.Config
 	// Identity binds the certificates to the replicas that use them.
 	Identity PeerIdentity
 	// Version of the binary, for people.

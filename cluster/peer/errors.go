@@ -30,6 +30,9 @@ var (
 	ErrClosed = errors.New("cluster port is closed")
 )
 
+// errNoCertificate: this side has none that is valid.
+var errNoCertificate = errors.New("this replica has no valid certificate for the cluster port")
+
 // errEvicted: a connection was closed before its hello to make room for others.
 var errEvicted = errors.New("it was slow, and others came")
 

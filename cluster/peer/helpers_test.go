@@ -52,13 +52,17 @@ func listen(t *testing.T) net.Listener {
 // open opens the port of a replica that lets everybody in.
 func open(t *testing.T, id string, listener net.Listener, s security) *peer.Port {
 	t.Helper()
-	port := peer.NewPort(peer.Options{
-		Listener: listener, ServerTLS: s.server, ClientTLS: s.client,
+	options := peer.Options{
+		Listener: listener, ServerTLS: s.server,
 		Hello:   func() *slimcppb.Hello { return &slimcppb.Hello{ReplicaId: id} },
 		Admit:   func(context.Context, *slimcppb.Hello) error { return nil },
 		Refused: func(*slimcppb.HelloAnswer, error) {},
 		Logger:  hclog.NewNullLogger(),
-	})
+	}
+	if s.client != nil {
+		options.ClientTLS = func() *tls.Config { return s.client }
+	}
+	port := peer.NewPort(options)
 	t.Cleanup(func() { _ = port.Close() })
 	return port
 }

@@ -42,7 +42,9 @@ const (
 type Options struct {
 	Listener  net.Listener
 	ServerTLS *tls.Config
-	ClientTLS *tls.Config
+	// ClientTLS returns the settings of the next connection, nil while there is no
+	// certificate to show.
+	ClientTLS func() *tls.Config
 	// Dial opens a TCP connection; nil: the system's, which resolves names each
 	// time.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
@@ -432,7 +434,11 @@ func (p *Port) reach(ctx context.Context, kind slimcppb.ConnectionKind, address,
 
 func (p *Port) introduce(ctx context.Context, conn net.Conn, kind slimcppb.ConnectionKind, address, wanted string) (net.Conn, *slimcppb.HelloAnswer, error) {
 	if p.options.ClientTLS != nil {
-		config := p.options.ClientTLS.Clone()
+		config := p.options.ClientTLS()
+		if config == nil {
+			return nil, nil, errNoCertificate
+		}
+		config = config.Clone()
 		if config.ServerName == "" {
 			config.ServerName = nameOf(address)
 		}

@@ -11,12 +11,13 @@ import (
 	"github.com/slim-cp/slim-cp/auth"
 	"github.com/slim-cp/slim-cp/cluster"
 	"github.com/slim-cp/slim-cp/config"
+	"github.com/slim-cp/slim-cp/southbound"
 )
 
 // clusterOptions are those of the replica: alone by the database section, or one
-// of several by the cluster section, whose port is open then.
-func clusterOptions(settings *config.Config) (cluster.Options, error) {
-	section := settings.Cluster
+// of several by the cluster section, whose port is bound then.
+func (r *process) clusterOptions() (cluster.Options, error) {
+	settings, section := r.settings, r.settings.Cluster
 	if section == nil {
 		return cluster.Options{Name: replicaName(), DataDir: settings.Database.Path}, nil
 	}
@@ -46,14 +47,35 @@ func clusterOptions(settings *config.Config) (cluster.Options, error) {
 			},
 		},
 	}
-	var err error
-	if options.Peers.ServerTLS, options.Peers.ClientTLS, err = auth.PeerTLS("cluster.tls", section.TLS); err != nil {
-		return cluster.Options{}, err
+	return options, r.listenPeers(options.Peers, section)
+}
+
+// listenPeers binds the cluster port. With TLS it is paused until there is a valid
+// certificate.
+func (r *process) listenPeers(peers *cluster.Peers, section *config.Cluster) error {
+	security, err := auth.NewSecurity("cluster.tls", section.TLS, true)
+	if err != nil {
+		return err
 	}
-	if options.Peers.Listener, err = net.Listen(section.Endpoint.Network, section.Endpoint.Address); err != nil {
-		return cluster.Options{}, fmt.Errorf("cluster.endpoint: %w", err)
+	if security == nil {
+		peers.Listener, err = net.Listen(section.Endpoint.Network, section.Endpoint.Address)
+	} else {
+		var listener *southbound.Listener
+		if listener, err = southbound.Listen(section.Endpoint.Network, section.Endpoint.Address); err == nil {
+			peers.Listener, peers.ServerTLS, peers.ClientTLS = listener, security.Server(), security.Client
+			r.certificates.add("cluster", security, func(valid bool) error {
+				if valid {
+					return listener.Resume()
+				}
+				return listener.Pause()
+			})
+		}
 	}
-	return options, nil
+	if err != nil {
+		return fmt.Errorf("cluster.endpoint: %w", err)
+	}
+	r.certificates.look(time.Now())
+	return nil
 }
 
 // peerIdentity says what the certificates of the cluster port have to hold.
@@ -72,7 +94,7 @@ func peerIdentity(settings config.PeerIdentity) cluster.PeerIdentity {
 // openReplica opens the replica; a cluster port that was opened for one that does
 // not start is closed.
 func (r *process) openReplica(ctx context.Context) error {
-	options, err := clusterOptions(r.settings)
+	options, err := r.clusterOptions()
 	if err != nil {
 		return err
 	}

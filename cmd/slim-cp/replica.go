@@ -52,6 +52,8 @@ type process struct {
 	relay      *relay
 	router     *southbound.Router
 	drain      *drain
+	// certificates of the listeners.
+	certificates *certificates
 
 	plan          budget.Plan
 	nodeConns     *budget.Connections
@@ -63,6 +65,7 @@ type process struct {
 func run(ctx context.Context, settings *config.Config, load func() (*config.Config, error), hangups <-chan os.Signal,
 	logger hclog.Logger, stdout io.Writer) (err error) {
 	r := &process{settings: settings, logger: logger, stdout: stdout, store: fsm.New(), health: northbound.NewHealth(), drain: newDrain()}
+	r.certificates = &certificates{logger: logger}
 	r.planBudget()
 	if err := r.openReplica(ctx); err != nil {
 		return err
@@ -143,6 +146,7 @@ func (r *process) serve(ctx context.Context, hangups <-chan os.Signal) error {
 		case <-ctx.Done():
 		}
 	}()
+	go r.certificates.run(ctx)
 	err := r.serveNodes(ctx, hangups)
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
 		return cause

@@ -22,14 +22,21 @@ import (
 type server struct {
 	grpc     *grpc.Server
 	listener net.Listener
-	nodes    *southbound.Listener // nil for operators
+	pausable *southbound.Listener // nil: it is always open
 	settings config.Listener
+	forNodes bool
+	// uncertified: there is no valid certificate. Guarded by servers.mu.
+	uncertified bool
 }
 
 // servers are the gRPC servers of both sides.
 type servers struct {
-	north []server
-	south []server
+	north []*server
+	south []*server
+
+	mu sync.Mutex
+	// nodesMayCome: the southbound listeners are open, those with a valid certificate.
+	nodesMayCome bool
 }
 
 // listen binds every listener of the configuration, the southbound ones paused.
@@ -46,22 +53,22 @@ func (r *process) listen() (*servers, error) {
 	})
 	r.replica.RegisterPeerService(service.RegisterPeerServices)
 	for _, settings := range r.settings.Northbound {
-		options, err := listenerOptions(settings)
+		security, err := auth.NewSecurity(settings.Key+".tls", settings.TLS, false)
 		if err != nil {
 			return nil, errors.Join(err, all.close())
 		}
-		listener, err := listenNorth(settings.Endpoint.Network, settings.Endpoint.Address)
+		each := &server{settings: settings}
+		listener, err := each.listenNorth(security != nil)
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("%s.endpoint: %w", settings.Key, err), all.close())
 		}
-		all.north = append(all.north, server{
-			grpc:     northbound.NewServer(service, r.health, options...),
-			listener: r.operatorConns.Listen(listener),
-			settings: settings,
-		})
+		each.grpc = northbound.NewServer(service, r.health, listenerOptions(settings, security)...)
+		each.listener = r.operatorConns.Listen(listener)
+		all.north = append(all.north, each)
+		r.certificates.add(settings.Key, security, func(valid bool) error { return all.certify(each, valid) })
 	}
 	for _, settings := range r.settings.Southbound {
-		options, err := listenerOptions(settings)
+		security, err := auth.NewSecurity(settings.Key+".tls", settings.TLS, false)
 		if err != nil {
 			return nil, errors.Join(err, all.close())
 		}
@@ -69,15 +76,61 @@ func (r *process) listen() (*servers, error) {
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("%s.endpoint: %w", settings.Key, err), all.close())
 		}
-		south := grpc.NewServer(append(r.nodes.ServerOptions(), options...)...)
+		south := grpc.NewServer(append(r.nodes.ServerOptions(), listenerOptions(settings, security)...)...)
 		r.nodes.Register(south)
 		northbound.RegisterIntrospection(south, r.health)
 		listener.LimitBacklog(r.nodeConns.Reserve())
-		all.south = append(all.south, server{
-			grpc: south, listener: r.nodeConns.Listen(listener), nodes: listener, settings: settings,
-		})
+		each := &server{
+			grpc: south, listener: r.nodeConns.Listen(listener), pausable: listener, settings: settings, forNodes: true,
+		}
+		all.south = append(all.south, each)
+		r.certificates.add(settings.Key, security, func(valid bool) error { return all.certify(each, valid) })
 	}
+	r.certificates.look(time.Now())
 	return all, nil
+}
+
+// listenNorth binds the listener of a northbound server. With TLS it is paused until
+// there is a valid certificate.
+func (s *server) listenNorth(secured bool) (net.Listener, error) {
+	if !secured {
+		return listenNorth(s.settings.Endpoint.Network, s.settings.Endpoint.Address)
+	}
+	var err error
+	s.pausable, err = southbound.Listen(s.settings.Endpoint.Network, s.settings.Endpoint.Address)
+	return s.pausable, err
+}
+
+// certify opens or closes the listener of a server whose certificate is valid now, or
+// is not.
+func (s *servers) certify(each *server, valid bool) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	each.uncertified = !valid
+	return s.turn(each)
+}
+
+// turn pauses or resumes a listener as is due. s.mu is held.
+func (s *servers) turn(each *server) error {
+	switch {
+	case each.pausable == nil:
+		return nil
+	case each.uncertified || each.forNodes && !s.nodesMayCome:
+		return each.pausable.Pause()
+	}
+	return each.pausable.Resume()
+}
+
+// uncertified reports whether no southbound listener has a valid certificate.
+func (s *servers) uncertified() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, each := range s.south {
+		if !each.uncertified {
+			return false
+		}
+	}
+	return true
 }
 
 // notes are what an operator should know of this replica beside the status of the
@@ -89,10 +142,10 @@ func (r *process) notes() []string {
 			notes = append(notes, note)
 		}
 	}
-	return notes
+	return append(notes, r.certificates.notes()...)
 }
 
-func listenerOptions(settings config.Listener) ([]grpc.ServerOption, error) {
+func listenerOptions(settings config.Listener, security *auth.Security) []grpc.ServerOption {
 	options := []grpc.ServerOption{grpc.KeepaliveParams(keepalive.ServerParameters{
 		Time:    settings.Keepalive.Time,
 		Timeout: settings.Keepalive.Timeout,
@@ -103,14 +156,10 @@ func listenerOptions(settings config.Listener) ([]grpc.ServerOption, error) {
 	if settings.MaxHeaderListSize > 0 {
 		options = append(options, grpc.MaxHeaderListSize(settings.MaxHeaderListSize))
 	}
-	security, err := auth.ServerTLS(settings.Key+".tls", settings.TLS)
-	if err != nil {
-		return nil, err
-	}
 	if security != nil {
-		options = append(options, grpc.Creds(credentials.NewTLS(security)))
+		options = append(options, grpc.Creds(credentials.NewTLS(security.Server())))
 	}
-	return options, nil
+	return options
 }
 
 // start serves on every listener. The channel gets the first failure.
@@ -127,9 +176,9 @@ func (s *servers) start(logger hclog.Logger) <-chan error {
 	return failed
 }
 
-func (s *servers) all() []server { return append(append([]server(nil), s.north...), s.south...) }
+func (s *servers) all() []*server { return append(append([]*server(nil), s.north...), s.south...) }
 
-func (s *servers) addresses(side []server) []string {
+func (s *servers) addresses(side []*server) []string {
 	var addresses []string
 	for _, each := range side {
 		addresses = append(addresses, each.listener.Addr().String())
@@ -138,15 +187,18 @@ func (s *servers) addresses(side []server) []string {
 }
 
 // pause has newcomers refused on the southbound listeners.
-func (s *servers) pause() error { return s.eachSouth((*southbound.Listener).Pause) }
+func (s *servers) pause() error { return s.turnSouth(false) }
 
-// resume accepts nodes on the southbound listeners.
-func (s *servers) resume() error { return s.eachSouth((*southbound.Listener).Resume) }
+// resume accepts nodes on the southbound listeners that have a valid certificate.
+func (s *servers) resume() error { return s.turnSouth(true) }
 
-func (s *servers) eachSouth(do func(*southbound.Listener) error) error {
+func (s *servers) turnSouth(nodesMayCome bool) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.nodesMayCome = nodesMayCome
 	var problems []error
 	for _, each := range s.south {
-		if err := do(each.nodes); err != nil {
+		if err := s.turn(each); err != nil {
 			problems = append(problems, fmt.Errorf("%s: %w", each.settings.Key, err))
 		}
 	}

@@ -72,10 +72,16 @@ func (a *Authority) Trust() *tls.Config {
 // configuration file. The certificate holds the DNS names, too.
 func (a *Authority) Issue(tb testing.TB, name string, dnsNames ...string) string {
 	tb.Helper()
+	return a.IssueUntil(tb, time.Now().Add(time.Hour), name, dnsNames...)
+}
+
+// IssueUntil is Issue for a certificate that is valid until a certain time.
+func (a *Authority) IssueUntil(tb testing.TB, until time.Time, name string, dnsNames ...string) string {
+	tb.Helper()
 	key := newKey(tb)
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: until,
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, DNSNames: dnsNames, KeyUsage: x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}

@@ -33,6 +33,7 @@ func (r *Replica) startNetwork(ctx context.Context) {
 	r.watch.Go(func() { r.keepMembership(ctx) })
 	r.watch.Go(func() { r.catchUp(ctx) })
 	r.watch.Go(func() { r.watchProgress(ctx) })
+	r.watch.Go(func() { r.watchQuorum(ctx) })
 	r.LeadWith(r.barRemoved)
 	r.LeadWith(r.runAutopilot)
 	r.LeadWith(r.keepAddress)

@@ -49,6 +49,7 @@ type Replica struct {
 	checkpoints  checkpoints
 	health       health
 	fence        fence
+	quorum       quorum
 	draining     atomic.Bool
 	caughtUp     atomic.Bool
 	sessions     atomic.Pointer[func() int]

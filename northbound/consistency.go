@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/slim-cp/slim-cp/cluster"
 	"github.com/slim-cp/slim-cp/fsm"
 )
 
@@ -73,11 +74,24 @@ func (s *Service) read(ctx context.Context) (*fsm.View, error) {
 	limit := patience(ctx, readTimeout)
 	bounded, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
+	bounded, stop := s.whileQuorum(bounded)
+	defer stop()
 	view, err := s.reader.Read(bounded)
+	err = quorumLost(bounded, err)
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
 		return nil, fmt.Errorf("%w within %v", errUnconfirmed, limit)
 	}
 	return view, err
+}
+
+// quorumLost returns why no leader can be elected in the place of an error of a call
+// that did not wait for one any longer.
+func quorumLost(ctx context.Context, err error) error {
+	var lost *cluster.QuorumLostError
+	if err == nil || errors.Is(err, cluster.ErrUnknownOutcome) || !errors.As(context.Cause(ctx), &lost) {
+		return err
+	}
+	return lost
 }
 
 // patience is how long a call waits for the cluster: the limit, or less if the

@@ -49,6 +49,33 @@ func TestUnconfirmedRead(t *testing.T) {
 	})
 }
 
+// Nobody waits for a leader that cannot be elected.
+func TestCallersAreToldThatTheQuorumIsLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, _ := twoGroups(t)
+		lost := &cluster.QuorumLostError{Answering: 1, Voters: 3, Missing: []string{"cp-2", "cp-3"}}
+		whileQuorum := func(ctx context.Context) (context.Context, context.CancelFunc) {
+			ctx, cancel := context.WithCancelCause(ctx)
+			timer := time.AfterFunc(time.Second, func() { cancel(lost) })
+			return ctx, func() { timer.Stop(); cancel(nil) }
+		}
+		proposer := &proposer{fleet: f, hangs: true}
+		operator := dial(t, Options{Reader: &reader{store: f.store, hangs: true}, Proposer: proposer, WhileQuorum: whileQuorum})
+		began := time.Now()
+		_, err := operator.ListSegments(t.Context(), &controlplanepb.SegmentListRequest{})
+		wantStatus(t, err, codes.Unavailable, lost.Error())
+		_, err = operator.AddSegment(t.Context(), &controlplanepb.AddSegmentRequest{Name: "s"})
+		wantStatus(t, err, codes.Unavailable, lost.Error())
+		if took := time.Since(began); took != 2*time.Second {
+			t.Errorf("both together took %v", took)
+		}
+		proposer.hangs, proposer.before = false, func() { <-time.After(2 * time.Second) }
+		proposer.err = &cluster.UnknownOutcomeError{Cause: context.Canceled}
+		_, err = operator.AddSegment(t.Context(), &controlplanepb.AddSegmentRequest{Name: "s"})
+		wantStatus(t, err, codes.Aborted, proposer.err.Error())
+	})
+}
+
 // One that does not wait so long learns why all the same.
 func TestImpatientCallersAreToldWhy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -76,6 +76,8 @@ func (s *Service) leaderConn(ctx context.Context, bulk bool) (*grpc.ClientConn, 
 	}
 	patient, cancel := context.WithTimeout(ctx, patience(ctx, leaderTimeout))
 	defer cancel()
+	patient, stop := s.whileQuorum(patient)
+	defer stop()
 	for {
 		if leading, _ := s.cluster.Leadership(); leading {
 			return nil, nil
@@ -93,7 +95,7 @@ func (s *Service) leaderConn(ctx context.Context, bulk bool) (*grpc.ClientConn, 
 			if ctx.Err() != nil {
 				return nil, ctx.Err()
 			}
-			return nil, err
+			return nil, quorumLost(patient, err)
 		}
 	}
 }

@@ -90,7 +90,10 @@ func (s *Service) attempt(ctx context.Context, m mutation) (fsm.Result, error) {
 	limit := patience(ctx, mutationTimeout)
 	bounded, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
+	bounded, stop := s.whileQuorum(bounded)
+	defer stop()
 	result, err := s.proposer.ProposeNow(bounded, m.command)
+	err = quorumLost(bounded, err)
 	switch {
 	case err == nil:
 		return result, result.Err

@@ -54,7 +54,7 @@ func (s *Service) SaveSnapshot(request *slimcppb.SaveSnapshotRequest, stream grp
 		fmt.Errorf("%w: not sent within %v", errStalled, saveTimeout))
 	defer cancel()
 	writer := snapshotWriter{ctx: ctx, stream: stream}
-	save := func() (fsm.SnapshotInfo, error) { return s.cluster.SaveSnapshot(ctx, writer) }
+	save := func() (fsm.SnapshotInfo, error) { return s.saveNewest(ctx, writer) }
 	if request.GetStale() {
 		save = func() (fsm.SnapshotInfo, error) { return s.cluster.SaveStaleSnapshot(writer) }
 	}
@@ -63,6 +63,14 @@ func (s *Service) SaveSnapshot(request *slimcppb.SaveSnapshotRequest, stream grp
 		err = writer.send(&slimcppb.SaveSnapshotResponse{Part: &slimcppb.SaveSnapshotResponse_Info{Info: snapshotInfo(info)}})
 	}
 	return s.membershipStatus(err)
+}
+
+// saveNewest writes the newest state, if there is a quorum to say which it is.
+func (s *Service) saveNewest(ctx context.Context, w io.Writer) (fsm.SnapshotInfo, error) {
+	ctx, stop := s.whileQuorum(ctx)
+	defer stop()
+	info, err := s.cluster.SaveSnapshot(ctx, w)
+	return info, quorumLost(ctx, err)
 }
 
 // snapshotWriter sends what is written.

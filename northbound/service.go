@@ -39,6 +39,9 @@ type Options struct {
 	Nodes    NodeLister
 	// Cluster is what the replica is part of. Nil: there is nobody else.
 	Cluster Cluster
+	// WhileQuorum returns a context that also ends when no leader can be elected, and
+	// whose cause says why. Nil: that is never known.
+	WhileQuorum func(context.Context) (context.Context, context.CancelFunc)
 	// Notes returns what an operator should know of this replica beside the
 	// cluster's status. Nil: nothing.
 	Notes func() []string
@@ -60,6 +63,7 @@ type Service struct {
 	proposer    Proposer
 	nodes       NodeLister
 	cluster     Cluster
+	whileQuorum func(context.Context) (context.Context, context.CancelFunc)
 	notes       func() []string
 	provisional func() []string
 	logger      hclog.Logger
@@ -76,6 +80,7 @@ func NewService(options Options) *Service {
 		proposer:    options.Proposer,
 		nodes:       options.Nodes,
 		cluster:     options.Cluster,
+		whileQuorum: options.WhileQuorum,
 		notes:       options.Notes,
 		provisional: options.Provisional,
 		logger:      options.Logger,
@@ -84,6 +89,9 @@ func NewService(options Options) *Service {
 	}
 	if s.provisional == nil {
 		s.provisional = func() []string { return nil }
+	}
+	if s.whileQuorum == nil {
+		s.whileQuorum = context.WithCancel
 	}
 	if s.notes == nil {
 		s.notes = func() []string { return nil }

@@ -47,6 +47,7 @@ func (r *process) listen() (*servers, error) {
 		Proposer:    r.replica,
 		Nodes:       r.reconciler,
 		Cluster:     memberWithNodes{Replica: r.replica, process: r},
+		WhileQuorum: r.replica.WhileQuorum,
 		Notes:       r.notes,
 		Provisional: r.nodes.Provisional,
 		Logger:      r.logger.Named("northbound"),

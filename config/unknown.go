@@ -13,15 +13,20 @@ var restrictions = []string{
 	"rego_file", "sub", "subject", "target_spiffe_id", "trust_domains", "username",
 }
 
+// essential are the keys of the top level in whose place a default would be another
+// control plane: other ports or plaintext, a state that vanishes, a replica that is
+// alone, no topology.
+var essential = []string{"cluster", "database", "northbound", "southbound", "topology"}
+
 // unknownKeyIsFatal reports whether a file is refused for an unknown key of this
 // map. Ignored, a misspelled key of the topology or of the registration would take
-// links or authentication away, and one of TLS or auth would leave a listener
-// weaker than its operator believes.
+// links or authentication away, one of TLS or auth would leave a listener weaker than
+// its operator believes, and so would a misspelled listener.
 func (v value) unknownKeyIsFatal(key string, known fields) bool {
 	parts := strings.Split(listIndex.ReplaceAllString(v.path, ""), ".")
 	switch at := slices.Index(parts, "auth"); {
 	case v.path == "":
-		return similar(key, known) == "topology"
+		return slices.Contains(essential, similar(key, known))
 	case parts[0] == "topology" || slices.Contains(parts, "tls"):
 		return true
 	case at < 0:

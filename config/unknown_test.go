@@ -23,7 +23,7 @@ func TestWarningsStandBesideErrors(t *testing.T) {
 
 func TestUnknownKeysThatMeanAKnownOne(t *testing.T) {
 	for key, want := range map[string]string{
-		"sesions": "sessions", "SESSIONS": "sessions", "sessinos": "sessions", "northbuond": "northbound",
+		"sesions": "sessions", "SESSIONS": "sessions", "sessinos": "sessions",
 		"enforce-node-connection": "enforce_node_connection", "admn": "admin", "limit": "limits",
 		"add": "", "cl": "", "x": "", "toposort": "", strings.Repeat("sessions", 100): "",
 	} {
@@ -34,6 +34,18 @@ func TestUnknownKeysThatMeanAKnownOne(t *testing.T) {
 		}
 		if _, meant, _ := strings.Cut(strings.Join(c.Warnings, "\n"), "did you mean "); strings.TrimSuffix(meant, "?") != want {
 			t.Errorf("%.20s: %.200q, want %q", key, c.Warnings, want)
+		}
+	}
+}
+
+// Without these a file would start another control plane than it describes.
+func TestMisspelledSectionsAreErrors(t *testing.T) {
+	for key, want := range map[string]string{
+		"northbuond": "northbound", "south_bound": "southbound", "Topology": "topology", "databse": "database", "clusters": "cluster",
+	} {
+		_, err := config.Parse("x.yaml", []byte(key+": {}\n"))
+		if err == nil || !strings.Contains(err.Error(), "x.yaml:1: "+key+": unknown key") || !strings.HasSuffix(err.Error(), "did you mean "+want+"?") {
+			t.Errorf("%s: %v", key, err)
 		}
 	}
 }

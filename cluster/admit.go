@@ -141,12 +141,41 @@ func (r *Replica) refused(answer *slimcppb.HelloAnswer, err error) {
 	known, _ := r.LeaderKnown() // Raft may be starting yet
 	switch {
 	case errors.Is(err, peer.ErrRemoved) && known:
-		r.logger.Error("a replica says that this one was removed, and its leader does not", "replica", answer.GetReplicaId())
+		// The leader of a replica that was just removed is known for a moment.
+		if r.removals.stay(answer.GetReplicaId(), time.Now()) {
+			r.logger.Warn("a replica says that this one was removed, and its leader does not", "replica", answer.GetReplicaId())
+		}
 	case errors.Is(err, peer.ErrRemoved):
 		r.failRemoved(fmt.Errorf("%w: %w", ErrRemoved, err))
 	case errors.Is(err, peer.ErrDuplicate):
 		r.fail(fmt.Errorf("%w: %w", ErrDuplicate, err))
 	}
+}
+
+const (
+	// removalDoubt is for how long a replica says that this one was removed, which has
+	// a leader, until it is worth a line in the log.
+	removalDoubt = 15 * time.Second
+	// removalMemory ends the doubt of which nothing was heard.
+	removalMemory = time.Minute
+)
+
+// removals are what other replicas say of this one's removal.
+type removals struct {
+	mu          sync.Mutex
+	from        string
+	first, last time.Time
+}
+
+// stay notes what a replica says, and reports whether it has said so for a while.
+func (d *removals) stay(replicaID string, now time.Time) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.from != replicaID || now.Sub(d.last) > removalMemory {
+		d.from, d.first = replicaID, now
+	}
+	d.last = now
+	return now.Sub(d.first) >= removalDoubt
 }
 
 // openToStrangers are the calls that a replica without a cluster may make.

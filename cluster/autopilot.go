@@ -165,7 +165,9 @@ func (p *pilot) RemoveFailedServer(server *autopilot.Server) {
 		}()
 		if err := p.removeDead(server.ID); err != nil {
 			p.logger.Warn("a dead replica was not removed", "replica", server.ID, "error", err)
+			return
 		}
+		p.logger.Warn("removed a replica that was dead for too long", "replica", server.ID)
 	})
 }
 

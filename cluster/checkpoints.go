@@ -126,7 +126,7 @@ func (r *Replica) stepAside(ctx context.Context) {
 			return
 		}
 		if err != nil {
-			r.logger.Error("a leader with a wrong state could not hand over", "error", err)
+			r.logger.Warn("a leader with a wrong state could not hand over", "error", err)
 		}
 		select {
 		case <-time.After(stepAsidePause):
@@ -267,6 +267,6 @@ func (r *Replica) expose(ctx context.Context, state stateOf) {
 		_, err = slimcppb.NewReplicaServiceClient(conn).Distrust(ctx, &slimcppb.DistrustRequest{Reason: reason})
 	}
 	if err != nil {
-		r.logger.Error("a replica with a wrong state could not be told", "replica", state.member.ReplicaID, "error", err)
+		r.logger.Warn("a replica with a wrong state could not be told", "replica", state.member.ReplicaID, "error", err)
 	}
 }

@@ -273,7 +273,7 @@ func (r *Replica) remove(ctx context.Context, member Member) error {
 	if err != nil {
 		return err
 	}
-	r.logger.Warn("removed a replica", "removed", member.ReplicaID, "address", member.Address)
+	r.logger.Info("removed a replica", "removed", member.ReplicaID, "address", member.Address)
 	if err := r.bar(ctx, member.ReplicaID); err != nil {
 		// The next leadership does it: see barRemoved.
 		return &UnknownOutcomeError{Cause: fmt.Errorf("%s is removed, its id is not barred yet: %w", member.ReplicaID, err)}

@@ -50,6 +50,7 @@ type Replica struct {
 	health       health
 	fence        fence
 	quorum       quorum
+	removals     removals
 	draining     atomic.Bool
 	caughtUp     atomic.Bool
 	sessions     atomic.Pointer[func() int]
@@ -298,7 +299,11 @@ func (r *Replica) startWork(elections <-chan bool) {
 // fail stops the replica for good. It does not block, and may be called from
 // inside the library.
 func (r *Replica) fail(err error) {
-	if r.failure.set(err) {
+	switch {
+	case !r.failure.set(err):
+	case errors.Is(err, ErrRemoved): // somebody asked for it
+		r.logger.Info("this replica stops: it was removed from its cluster", "reason", err)
+	default:
 		r.logger.Error("replica failed", "error", err)
 	}
 }

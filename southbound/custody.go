@@ -301,8 +301,12 @@ func (c *custody) giveUp(replicaID string, reason slimcppb.LossReason, over func
 			count++
 		}
 	}
+	level := hclog.Warn
+	if reason == slimcppb.LossReason_LOSS_REASON_DRAINING { // it stops in order
+		level = hclog.Info
+	}
 	if count > 0 {
-		c.logger.Warn("the sessions of a replica are given up", "replica", replicaID, "reason", reason, "sessions", count)
+		c.logger.Log(level, "the sessions of a replica are given up", "replica", replicaID, "reason", reason, "sessions", count)
 	}
 }
 

@@ -223,7 +223,7 @@ func (r *Relay) watchOrphaned(ctx context.Context) {
 			continue
 		}
 		if reason := r.peers.Distrusted(); reason != "" {
-			r.logger.Error("ending the nodes' streams", "streams", len(streams), "within", r.orphanSpread, "reason", reason)
+			r.logger.Warn("ending the nodes' streams", "streams", len(streams), "within", r.orphanSpread, "reason", reason)
 			shed(ctx, streams, r.orphanSpread, errDistrusted)
 			continue
 		}

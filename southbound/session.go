@@ -93,7 +93,7 @@ func (p *proposals) register() bool {
 			p.refused <- result.Err
 			return false
 		case permanent(err):
-			p.log.Error("registration cannot be proposed", "error", err)
+			p.log.Warn("registration cannot be proposed", "error", err)
 			p.refused <- err
 			return false
 		}
@@ -253,7 +253,7 @@ func (p *proposals) proposeBatch(ctx context.Context) outcome {
 		result, err := s.propose(ctx, command)
 		switch {
 		case permanent(err):
-			p.log.Error("dropped what a node said: it cannot be proposed", "error", err)
+			p.log.Warn("dropped what a node said: it cannot be proposed", "error", err)
 			return idle
 		case err != nil, retriable(result.Err):
 		case errors.Is(result.Err, fsm.ErrUnknownSession):

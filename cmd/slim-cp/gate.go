@@ -16,6 +16,9 @@ const (
 	leaderPatience = 10 * time.Second
 )
 
+// leavingCluster is why a replica that leaves lets no nodes in.
+const leavingCluster = "this replica leaves its cluster"
+
 // doors are the southbound listeners.
 type doors interface {
 	pause() error
@@ -64,7 +67,11 @@ func (g *gate) serve(serving bool) {
 func (g *gate) look() error {
 	why := g.obstacle()
 	if why != g.why && why != "" {
-		g.logger.Warn("southbound listeners are paused", "reason", why)
+		level := hclog.Warn
+		if why == leavingCluster { // somebody asked for it
+			level = hclog.Info
+		}
+		g.logger.Log(level, "southbound listeners are paused", "reason", why)
 	}
 	g.why = why
 	switch {

@@ -207,7 +207,7 @@ func (r *process) waitReady(ctx context.Context) error {
 // obstacle says why nodes must not be let in, "" if they may (protocol A2, T2, X4).
 func (r *process) obstacle() string {
 	if r.drain.begun.Load() {
-		return "this replica leaves its cluster"
+		return leavingCluster
 	}
 	if !r.isMember() {
 		return "this replica is not a member of a cluster"
@@ -220,6 +220,9 @@ func (r *process) obstacle() string {
 	}
 	if r.nodeConns.Full() {
 		return fmt.Sprintf("nodes and others use nearly all of the %d connections that the limit of open files leaves for them", r.plan.Nodes)
+	}
+	if r.servers.uncertified() {
+		return "no southbound listener has a valid certificate"
 	}
 	if r.presenter.otherAuth() {
 		return "nodes register in another way than the file of this replica says"

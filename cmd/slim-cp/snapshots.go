@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/slim-cp/slim-cp/cluster"
 	"github.com/slim-cp/slim-cp/cmd/operator/snapshotfile"
 	"github.com/slim-cp/slim-cp/config"
 	"github.com/slim-cp/slim-cp/fsm"
@@ -56,7 +58,11 @@ func (s *snapshots) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		if err := s.once(ctx); err != nil && ctx.Err() == nil {
+		switch err := s.once(ctx); {
+		case err == nil || ctx.Err() != nil:
+		case errors.Is(err, cluster.ErrNoLeader): // which is the trouble, and named
+			s.logger.Warn("no scheduled snapshot", "path", s.settings.Path, "error", err)
+		default:
 			s.logger.Error("scheduled snapshot failed", "path", s.settings.Path, "error", err)
 		}
 	}

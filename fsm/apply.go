@@ -30,6 +30,8 @@ type applier struct {
 	blockedChanges blockedChanges
 	// loading: a snapshot is being read, nothing is derived yet.
 	loading bool
+	// linkBudget is what the links that this entry makes and ends may yet cost.
+	linkBudget *int
 	// known is the newest schema that this binary knows.
 	known uint32
 	// checkpoint: the state after the entry is to be handed out.
@@ -100,7 +102,8 @@ func leadersWork(command *slimcppb.Command) bool {
 	case *slimcppb.Command_DepartNode, *slimcppb.Command_NodeLeft, *slimcppb.Command_ExpireNodes,
 		*slimcppb.Command_NodeReconciled, *slimcppb.Command_Observed, *slimcppb.Command_ReplaceLink,
 		*slimcppb.Command_PurgeTombstones, *slimcppb.Command_RemoveReplica,
-		*slimcppb.Command_HoldReplica, *slimcppb.Command_Checkpoint, *slimcppb.Command_Probe:
+		*slimcppb.Command_HoldReplica, *slimcppb.Command_Checkpoint, *slimcppb.Command_Probe,
+		*slimcppb.Command_MakeLinks:
 		return true
 	}
 	return false
@@ -167,6 +170,8 @@ func (a *applier) dispatch() Result {
 		return Result{}
 	case *slimcppb.Command_Probe:
 		return a.probe(payload.Probe)
+	case *slimcppb.Command_MakeLinks:
+		return a.makeLinks()
 	}
 	return Result{Err: ErrUnknownCommand}
 }
@@ -242,6 +247,12 @@ func (a *applier) topologyChanged() {
 	a.graph = a.expand(a.presentGroups())
 	a.blockedChanges.all = true
 	a.treesChanged()
+	if a.meta.ActiveSchema >= 2 {
+		for _, group := range a.presentGroups() {
+			a.compareLinks(UnlinkedGroup{Group: group}, "")
+		}
+		return
+	}
 	var forbidden []*Link
 	for pair := range a.pairs.all() {
 		if link, ok := a.Link(pair.linkID); ok && !a.graph.allowed(pair.a, pair.b) {
@@ -249,7 +260,7 @@ func (a *applier) topologyChanged() {
 		}
 	}
 	for _, link := range forbidden {
-		a.deleteLink(link, "the topology no longer links the groups")
+		a.deleteLink(link, notAllowed)
 	}
 	for _, group := range a.presentGroups() {
 		a.ensureLinks(group, "")

@@ -311,14 +311,13 @@ func (a *applier) redirect(old *Link, to endpoint) {
 func (a *applier) deleteLink(old *Link, why string) {
 	link := *old
 	link.Status, link.StatusMessage, link.Acked, link.DisputedBy = LinkDeleted, why, false, ""
+	source, known := a.Node(link.SourceNode)
+	link.Gone = !known || !source.Connected()
 	a.restamp(&link)
 	if former, ok := a.formerLinkBetween(link.SourceGroup, link.DestGroup); ok && former.Gone {
 		a.removeLink(former)
 	}
 	a.setLink(&link)
-	if source, ok := a.Node(link.SourceNode); !ok || !source.Connected() {
-		a.markGone(&link)
-	}
 }
 
 // markGone notes that the source no longer holds a deleted link. The record

@@ -64,8 +64,7 @@ func (a *applier) addAnnouncer(name Name, node *Node, epoch uint64, replay bool)
 		NodeID: node.ID, Group: node.Group, First: a.position,
 		Epoch: epoch, SaidAt: a.index(), Replayed: replay,
 	}
-	// The newest goes last: the list stays in order of age (protocol N2).
-	a.setAnnouncers(name, append(slices.Clone(announcers), announcer))
+	a.appendAnnouncer(name, announcer)
 }
 
 // sayAgain notes another announcement of what a node announces already. It
@@ -181,7 +180,7 @@ func (a *applier) removeAnnouncer(record *NameRecord, at int) {
 		Revision:  a.index(),
 		RemovedAt: a.now(),
 	})
-	a.setAnnouncers(record.Name, slices.Delete(slices.Clone(record.Announcers), at, at+1))
+	a.dropAnnouncer(record, at)
 }
 
 // withdrawAll ends everything that a departing node announces.

@@ -1,6 +1,8 @@
 package fsm
 
 import (
+	"errors"
+	"slices"
 	"testing"
 )
 
@@ -256,4 +258,34 @@ func TestASiblingIsFreeToClaimAfterTheHolderLost(t *testing.T) {
 	link := h.between("a", "b")
 	h.claim(h.commandSession("a/n2"), link.ID, "m2")
 	expectStands(t, h, "a/n2")
+}
+
+// A claim of a link of ours that the state does not know is of a leftover connection: its
+// node is to be listed, so that the source is told to drop it (protocol L4). What others
+// have made is none of our business.
+func TestAClaimOfALeftoverLinkHasItsNodeListed(t *testing.T) {
+	h := meshed(t)
+	h.fleetOf("a", "b")
+	deleted := h.between("a", "b")
+	end := deleted.EndpointNode
+	session := h.commandSession(end)
+	h.must(topologyCommand())
+	for _, claim := range []struct {
+		what, linkID string
+		suspects     []string
+	}{
+		{"a deleted link", deleted.ID, []string{end}},
+		{"a link of ours that is not known", deleted.ID[:len(deleted.ID)-4] + "0000", []string{end}},
+		{"a connection of others", "0190a7a0-0000-7000-8000-000000000000", nil},
+	} {
+		changes := h.changesOf(func() {
+			result := h.apply(claimCommand(session, h.nextSequence(session), claim.linkID, "m"))[0]
+			if !errors.Is(result.Err, ErrUnknownLink) {
+				t.Errorf("%s: %v", claim.what, result.Err)
+			}
+		})
+		if !slices.Equal(changes.Suspects, claim.suspects) {
+			t.Errorf("%s: %q are to be listed, not %q", claim.what, changes.Suspects, claim.suspects)
+		}
+	}
 }

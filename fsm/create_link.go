@@ -40,6 +40,10 @@ func (a *applier) ensureLinks(group, prefer string) {
 	if record, ok := a.Group(group); group == "" || !ok || record.Connected == 0 {
 		return
 	}
+	if a.meta.ActiveSchema >= 2 {
+		a.compareLinks(UnlinkedGroup{Group: group}, prefer)
+		return
+	}
 	for _, peer := range a.graph.neighbors(group) {
 		if _, linked := a.LinkBetween(group, peer); !linked {
 			a.createLink(group, peer, prefer)

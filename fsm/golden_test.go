@@ -182,6 +182,7 @@ func goldenHistory(t *testing.T) *history {
 	h.goldenDepartures()
 	h.goldenLinks()
 	h.goldenNames()
+	h.goldenGroups()
 	h.check()
 	return h
 }
@@ -390,6 +391,17 @@ func (h *history) goldenNames() {
 			h.must(report)
 		}
 	}
+}
+
+// goldenGroups has groups come whose links are too many for one entry: each is linked
+// with two others.
+func (h *history) goldenGroups() {
+	h.must(makeLinksCommand())
+	var commands []*slimcppb.Command
+	for i := range entryLinkBudget/linkCost/2 + 3 {
+		commands = append(commands, registerCommand(h.sessionName(), fmt.Sprintf("w%02d", i), "n", ""))
+	}
+	h.apply(commands...)
 }
 
 func goldenSnapshot(t testing.TB) []byte {

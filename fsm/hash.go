@@ -95,6 +95,9 @@ func (h *hasher) state(t *tables) {
 	hashTable(h, t.tokens, h.token)
 	hashTable(h, t.replicas, func(r *Replica) { h.replica(r, t.meta.ActiveSchema) })
 	hashTable(h, t.requestOrder, h.request)
+	if t.meta.ActiveSchema >= 2 {
+		hashTable(h, t.unlinked, h.unlinkedGroup)
+	}
 }
 
 func (h *hasher) meta(m *meta) {
@@ -282,6 +285,11 @@ func (h *hasher) request(r requestByAge) {
 	h.uint(r.epoch)
 	h.string(r.errorName)
 	h.uint(r.payload)
+}
+
+func (h *hasher) unlinkedGroup(u UnlinkedGroup) {
+	h.string(u.Group)
+	h.string(u.NextPeer)
 }
 
 func (h *hasher) fleet(f *slimcppb.FleetConfig) {

@@ -216,6 +216,7 @@ func TestEveryFieldIsHashed(t *testing.T) {
 		"secrets":    func() { expectTableHashed(t, "secrets", func(s *tables) table[*Secret] { return s.secrets }) },
 		"tokens":     func() { expectTableHashed(t, "tokens", func(s *tables) table[usedToken] { return s.tokens }) },
 		"replicas":   func() { expectTableHashed(t, "replicas", func(s *tables) table[*Replica] { return s.replicas }) },
+		"unlinked":   func() { expectTableHashed(t, "unlinked", func(s *tables) table[UnlinkedGroup] { return s.unlinked }) },
 		"requestOrder": func() {
 			expectHashed(t, "requests", func(record *request) tables {
 				state := newTables()
@@ -301,6 +302,7 @@ func TestTheHashCoversNoWordsOfOurs(t *testing.T) {
 	textsOf("secrets", s.secrets, visit)
 	textsOf("tokens", s.tokens, visit)
 	textsOf("replicas", s.replicas, visit)
+	textsOf("unlinked", s.unlinked, visit)
 	for result := range s.requestOrder.all() {
 		texts(reflect.ValueOf(result.request).Elem(), "requests", visit)
 	}

@@ -233,6 +233,12 @@ func (j *judge) judgeOthers() {
 			j.say("a replica has no id")
 		}
 	}
+	for unlinked := range j.unlinked.all() {
+		j.group(unlinked.Group, "links that are to be made")
+		if j.meta.ActiveSchema < 2 {
+			j.say("group %q has links that are to be made, which schema %d does not know", unlinked.Group, j.meta.ActiveSchema)
+		}
+	}
 	for result := range j.requestOrder.all() {
 		j.index(result.request.index, "the result of request %q", result.id)
 		if len(result.id) > MaxRequestIDBytes {

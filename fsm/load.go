@@ -19,14 +19,14 @@ type loader struct {
 
 // recordKinds are the kinds of records of which a state has many, for people.
 var recordKinds = [...]string{
-	"nodes", "links", "names", "tombstones", "ended sessions", "segments", "secrets", "tokens", "replicas", "requests",
+	"nodes", "links", "names", "tombstones", "ended sessions", "segments", "secrets", "tokens", "replicas", "requests", "unlinked groups",
 }
 
 // sizes returns how many records of each kind a state has.
 func (t *tables) sizes() [len(recordKinds)]int {
 	return [...]int{
 		t.nodes.len(), t.links.len(), t.names.len(), t.tombstones.len(), t.ended.len(),
-		t.segments.len(), t.secrets.len(), t.tokens.len(), t.replicas.len(), t.requestOrder.len(),
+		t.segments.len(), t.secrets.len(), t.tokens.len(), t.replicas.len(), t.requestOrder.len(), t.unlinked.len(),
 	}
 }
 
@@ -102,6 +102,8 @@ func (l *loader) add(record *slimcppb.SnapshotRecord) error {
 		l.tables.replicas.set(replicaFromProto(r.Replica))
 	case *slimcppb.SnapshotRecord_Request:
 		l.applier.setRequest(requestFromProto(r.Request))
+	case *slimcppb.SnapshotRecord_UnlinkedGroup:
+		l.tables.unlinked.set(UnlinkedGroup{Group: r.UnlinkedGroup.GetGroup(), NextPeer: r.UnlinkedGroup.GetNextPeer()})
 	default:
 		return fmt.Errorf("%w in a snapshot", ErrUnknownCommand)
 	}

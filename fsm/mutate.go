@@ -98,13 +98,14 @@ func isDialable(node *Node) bool {
 // setLink stores a link record.
 func (a *applier) setLink(link *Link) {
 	before, _ := a.Link(link.ID)
-	if before != nil {
-		a.unindexLink(before)
-	}
 	a.links.set(link)
-	a.indexLink(link)
-	if before == nil || before.Live() != link.Live() || before.Exhausted != link.Exhausted {
-		a.blockedChanges.pairs = append(a.blockedChanges.pairs, pairOf(link.SourceGroup, link.DestGroup))
+	a.indexLink(before, link)
+	pair := pairOf(link.SourceGroup, link.DestGroup)
+	switch {
+	case before == nil && link.Live() && !link.Exhausted && !a.Blocked(pair.a, pair.b):
+		// A new link frees its pair, and it was free.
+	case before == nil, before.Live() != link.Live(), before.Exhausted != link.Exhausted:
+		a.blockedChanges.pairs = append(a.blockedChanges.pairs, pair)
 	}
 	a.changes.Links = append(a.changes.Links, LinkChange{LinkID: link.ID, Before: before})
 }
@@ -117,9 +118,15 @@ func (a *applier) removeLink(link *Link) {
 	a.changes.Links = append(a.changes.Links, LinkChange{LinkID: link.ID, Before: link})
 }
 
-func (a *applier) indexLink(link *Link) {
-	pair := pairOf(link.SourceGroup, link.DestGroup)
-	pair.linkID = link.ID
+// indexLink brings the indexes up to date. Most changes of a link change none of them.
+func (a *applier) indexLink(before, link *Link) {
+	if before != nil && before.SourceNode == link.SourceNode && before.DestNode == link.DestNode &&
+		before.SourceGroup == link.SourceGroup && before.DestGroup == link.DestGroup && before.Live() && link.Live() {
+		return
+	}
+	if before != nil {
+		a.unindexLink(before)
+	}
 	a.linksOfNode.set(nodeLinkKey{node: link.SourceNode, link: link.ID})
 	if link.DestNode != "" {
 		a.linksOfNode.set(nodeLinkKey{node: link.DestNode, link: link.ID})
@@ -128,6 +135,8 @@ func (a *applier) indexLink(link *Link) {
 		a.former.set(formerOf(link))
 		return
 	}
+	pair := pairOf(link.SourceGroup, link.DestGroup)
+	pair.linkID = link.ID
 	a.pairs.set(pair)
 	a.groupLinks.set(groupLinkKey{group: link.SourceGroup, peer: link.DestGroup})
 	a.groupLinks.set(groupLinkKey{group: link.DestGroup, peer: link.SourceGroup})
@@ -148,18 +157,28 @@ func (a *applier) unindexLink(link *Link) {
 	a.groupLinks.delete(groupLinkKey{group: link.DestGroup, peer: link.SourceGroup})
 }
 
+// appendAnnouncer adds the newest announcer of a name. The list stays in order of age
+// (protocol N2).
+func (a *applier) appendAnnouncer(name Name, announcer Announcer) {
+	var announcers []Announcer
+	if record, ok := a.NameRecord(name); ok {
+		announcers = slices.Clone(record.Announcers)
+	}
+	a.namesOfNode.set(nodeNameKey{node: announcer.NodeID, name: name})
+	a.setAnnouncers(name, append(announcers, announcer))
+}
+
+// dropAnnouncer takes an announcer from a name.
+func (a *applier) dropAnnouncer(record *NameRecord, at int) {
+	a.namesOfNode.delete(nodeNameKey{node: record.Announcers[at].NodeID, name: record.Name})
+	a.setAnnouncers(record.Name, slices.Delete(slices.Clone(record.Announcers), at, at+1))
+}
+
 // setAnnouncers stores who announces a name now; the record goes with the last.
 func (a *applier) setAnnouncers(name Name, announcers []Announcer) {
-	before, _ := a.NameRecord(name)
 	var groupsBefore []string
-	if before != nil {
+	if before, ok := a.NameRecord(name); ok {
 		groupsBefore = before.Groups()
-		for _, announcer := range before.Announcers {
-			a.namesOfNode.delete(nodeNameKey{node: announcer.NodeID, name: name})
-		}
-	}
-	for _, announcer := range announcers {
-		a.namesOfNode.set(nodeNameKey{node: announcer.NodeID, name: name})
 	}
 	record := &NameRecord{Name: name, Revision: a.index(), UpdatedAt: a.now(), Announcers: announcers}
 	if len(announcers) > 0 {

@@ -341,8 +341,10 @@ func (f *fleet) drawReplica(t *rapid.T) *slimcppb.Command {
 	}
 }
 
-func newFleet(t tester) *fleet {
-	f := &fleet{history: newHistory(t), sequences: map[SessionName]uint64{}}
+func newFleet(t tester) *fleet { return newFleetOf(t, 1) }
+
+func newFleetOf(t tester, schema uint32) *fleet {
+	f := &fleet{history: newHistoryOf(t, schema), sequences: map[SessionName]uint64{}}
 	f.must(mesh())
 	return f
 }
@@ -352,7 +354,10 @@ func newFleet(t tester) *fleet {
 // anywhere followed by the rest of the log, end in the same bytes.
 func TestRandomCommands(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		f := newFleet(t)
+		f := newFleetOf(t, rapid.Uint32Range(1, SchemaVersion).Draw(t, "schema"))
+		// Of a small budget something is left over by many entries.
+		budget := rapid.SampledFrom([]int{1, 2, linkCost, 2 * linkCost, entryLinkBudget}).Draw(t, "budget for links")
+		f.store.linkBudget = budget
 		steps := rapid.IntRange(1, 60).Draw(t, "steps")
 		cut := rapid.IntRange(0, steps).Draw(t, "snapshot after")
 		var snapshot []byte
@@ -362,6 +367,9 @@ func TestRandomCommands(t *testing.T) {
 				snapshot, snapshotIndex = snapshotBytes(t, f.store), f.view().Index()
 			}
 			commands := []*slimcppb.Command{f.draw(t)}
+			if f.view().UnlinkedGroups() > 0 && rapid.Bool().Draw(t, "go on with links") {
+				commands = append(commands, makeLinksCommand())
+			}
 			if rapid.IntRange(0, 3).Draw(t, "shared entry") == 0 {
 				commands = append(commands, f.draw(t))
 			}
@@ -370,10 +378,12 @@ func TestRandomCommands(t *testing.T) {
 				t.Fatalf("after %v: %v", commands, err)
 			}
 		}
+		f.makeLinks()
+		f.check()
 		want := snapshotBytes(t, f.store)
 
-		replayed := New()
-		restored := New()
+		replayed, restored := New(), New()
+		replayed.linkBudget, restored.linkBudget = budget, budget
 		if err := restored.Restore(bytes.NewReader(snapshot)); err != nil {
 			t.Fatalf("restore: %v", err)
 		}

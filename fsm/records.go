@@ -304,17 +304,13 @@ type NameRecord struct {
 func (r *NameRecord) Groups() []string { return announcingGroups(r.Announcers) }
 
 func announcingGroups(announcers []Announcer) []string {
-	groups := make([]string, 0, len(announcers))
-next:
+	groups := make([]string, 0, min(len(announcers), 16))
+	known := map[string]struct{}{}
 	for _, announcer := range announcers {
-		if announcer.Group == "" {
+		if _, ok := known[announcer.Group]; ok || announcer.Group == "" {
 			continue
 		}
-		for _, group := range groups {
-			if group == announcer.Group {
-				continue next
-			}
-		}
+		known[announcer.Group] = struct{}{}
 		groups = append(groups, announcer.Group)
 	}
 	return groups
@@ -341,6 +337,13 @@ type Group struct {
 	Present   int // nodes that have not departed
 	Connected int // nodes with a session
 	Dialable  int // nodes that have not departed and have an external endpoint
+}
+
+// UnlinkedGroup is a group of which some links have yet to be compared with the
+// topology: those with the peers from NextPeer on, in order of name.
+type UnlinkedGroup struct {
+	Group    string
+	NextPeer string
 }
 
 // Segment is a segment of the API-managed topology.

@@ -115,6 +115,10 @@ func (t *tables) records() iter.Seq[*slimcppb.SnapshotRecord] {
 			}) &&
 			each(t.requestOrder, yield, func(r requestByAge) *slimcppb.SnapshotRecord {
 				return &slimcppb.SnapshotRecord{Record: &slimcppb.SnapshotRecord_Request{Request: r.proto()}}
+			}) &&
+			each(t.unlinked, yield, func(u UnlinkedGroup) *slimcppb.SnapshotRecord {
+				record := &slimcppb.UnlinkedGroupRecord{Group: u.Group, NextPeer: u.NextPeer}
+				return &slimcppb.SnapshotRecord{Record: &slimcppb.SnapshotRecord_UnlinkedGroup{UnlinkedGroup: record}}
 			})
 	}
 }

@@ -55,6 +55,8 @@ type Store struct {
 	fatal error
 	// known is the newest schema that this binary knows.
 	known uint32
+	// linkBudget is entryLinkBudget; the same on every replica.
+	linkBudget int
 	// checkpoint takes the state at each Checkpoint; nil: nobody does.
 	checkpoint atomic.Pointer[func(*Snapshot)]
 
@@ -68,10 +70,11 @@ type Store struct {
 // New returns a store with an empty state.
 func New() *Store {
 	s := &Store{
-		state:   newTables(),
-		known:   SchemaVersion,
-		feeds:   map[*Feed]struct{}{},
-		applied: make(chan struct{}),
+		state:      newTables(),
+		known:      SchemaVersion,
+		linkBudget: entryLinkBudget,
+		feeds:      map[*Feed]struct{}{},
+		applied:    make(chan struct{}),
 	}
 	s.publish(nil)
 	return s
@@ -131,18 +134,20 @@ func (s *Store) Fatal() error { return s.fatal }
 func (s *Store) applyEntry(logged Batch, changes *changeSet) []Result {
 	results := make([]Result, len(logged.Entry.GetCommands()))
 	checkpoint := false
+	linkBudget := s.linkBudget
 	for i, command := range logged.Entry.GetCommands() {
 		if s.fatal != nil {
 			results[i] = Result{Err: s.fatal, Index: logged.Index}
 			continue
 		}
 		a := &applier{
-			tables:   &s.state,
-			changes:  changes,
-			position: Position{Index: logged.Index, Command: uint32(i)},
-			term:     logged.Term,
-			command:  command,
-			known:    s.known,
+			tables:     &s.state,
+			changes:    changes,
+			position:   Position{Index: logged.Index, Command: uint32(i)},
+			term:       logged.Term,
+			command:    command,
+			known:      s.known,
+			linkBudget: &linkBudget,
 		}
 		results[i] = a.apply()
 		if results[i].Index == 0 { // not a result of long ago

@@ -97,6 +97,8 @@ type tables struct {
 	// first (protocol X1).
 	requests     table[requestByID]
 	requestOrder table[requestByAge]
+	// unlinked are groups with links that have yet to be compared with the topology.
+	unlinked table[UnlinkedGroup]
 
 	sessions    table[sessionKey]   // live sessions
 	members     table[groupNodeKey] // nodes of a group
@@ -133,6 +135,7 @@ func newTables() tables {
 		}),
 		requests:     newTable(lessRequestByID),
 		requestOrder: newTable(lessRequestByAge),
+		unlinked:     newTable(func(a, b UnlinkedGroup) bool { return a.Group < b.Group }),
 
 		sessions: newTable(func(a, b sessionKey) bool { return a.name.Compare(b.name) < 0 }),
 		members:  newTable(lessGroupNode), connected: newTable(lessGroupNode),
@@ -171,7 +174,7 @@ func (t *tables) copy() tables {
 	c.tombstones, c.groups, c.ended, c.endedOrder = t.tombstones.copy(), t.groups.copy(), t.ended.copy(), t.endedOrder.copy()
 	c.segments, c.secrets, c.replicas = t.segments.copy(), t.secrets.copy(), t.replicas.copy()
 	c.tokens, c.tokenExpires = t.tokens.copy(), t.tokenExpires.copy()
-	c.requests, c.requestOrder = t.requests.copy(), t.requestOrder.copy()
+	c.requests, c.requestOrder, c.unlinked = t.requests.copy(), t.requestOrder.copy(), t.unlinked.copy()
 	c.sessions, c.members, c.connected = t.sessions.copy(), t.members.copy(), t.connected.copy()
 	c.pairs, c.former, c.groupLinks = t.pairs.copy(), t.former.copy(), t.groupLinks.copy()
 	c.linksOfNode, c.namesOfNode = t.linksOfNode.copy(), t.namesOfNode.copy()
@@ -287,9 +290,12 @@ func idsOf(index table[groupNodeKey], group string) iter.Seq[string] {
 }
 
 // LinkedGroups yields the groups that a group has a live link with, in order.
-func (t *tables) LinkedGroups(group string) iter.Seq[string] {
+func (t *tables) LinkedGroups(group string) iter.Seq[string] { return t.linkedFrom(group, "") }
+
+// linkedFrom yields the groups from a peer on that a group has a live link with.
+func (t *tables) linkedFrom(group, peer string) iter.Seq[string] {
 	return func(yield func(string) bool) {
-		for key := range t.groupLinks.from(groupLinkKey{group: group}) {
+		for key := range t.groupLinks.from(groupLinkKey{group: group, peer: peer}) {
 			if key.group != group || !yield(key.peer) {
 				return
 			}

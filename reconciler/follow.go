@@ -38,6 +38,7 @@ func (l *leadership) take(changes fsm.Changes, view *fsm.View) {
 		l.enqueue(id)
 	}
 	l.wake(changes, view)
+	l.noteUnlinked(view)
 }
 
 // followAll makes every driver compare everything. It returns the ids of the

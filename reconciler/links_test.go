@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -508,5 +509,38 @@ func TestLinkWithoutCredentialsForItFailsWithTheNodesWords(t *testing.T) {
 			}
 			return nil
 		})
+	})
+}
+
+// A topology that asks for more links than an entry makes at once: the leader has the log
+// go on until all are there.
+func TestLinksThatAnEntryLeavesOverAreMade(t *testing.T) {
+	const groups = 18
+	world.Run(t, noSweep(world.Options{Topology: []*slimcppb.Segment{world.Segment("none", "x~y")}}), func(t *testing.T, w *world.World) {
+		for i := range groups {
+			w.Join(fmt.Sprintf("g%02d", i), "n")
+		}
+		w.Converge()
+		var left atomic.Bool
+		w.Replica().Refuse(func(command *slimcppb.Command) error {
+			if command.GetMakeLinks() != nil {
+				left.Store(true)
+			}
+			return nil
+		})
+		w.SetTopology(world.Segment("all", "*~*"))
+		w.Settle()
+		if !left.Load() {
+			t.Error("one entry made all links")
+		}
+		links := 0
+		for link := range w.View().Links() {
+			if link.Status == fsm.LinkApplied {
+				links++
+			}
+		}
+		if want := groups * (groups - 1) / 2; links != want || w.View().UnlinkedGroups() > 0 {
+			t.Errorf("%d links stand and %d groups are left over, not %d and 0", links, w.View().UnlinkedGroups(), want)
+		}
 	})
 }

@@ -143,6 +143,8 @@ type leadership struct {
 	routes queue
 	clocks queue // nodes and links that wait for a time, by their own keys
 
+	unlinked chan struct{} // holds a token while links are left over in the state
+
 	outbox  *outbox
 	ghosts  *ghostLog
 	lists   *listLimiter
@@ -177,6 +179,7 @@ func newLeadership(options Options, term uint64) *leadership {
 		links:    newQueue("links"),
 		routes:   newQueue("routes"),
 		clocks:   newQueue("clocks"),
+		unlinked: make(chan struct{}, 1),
 		drivers:  map[string]*driver{},
 		absences: map[string]absence{},
 		dials:    map[string]dial{},
@@ -224,6 +227,7 @@ func (l *leadership) run(ctx context.Context) {
 	group.Go(func() { l.outbox.run(ctx) })
 	group.Go(func() { l.sweep(ctx) })
 	group.Go(func() { l.purge(ctx) })
+	group.Go(func() { l.makeLinks(ctx) })
 	for range l.Workers {
 		group.Go(func() { work(l.links, func(id string) { l.look(id, lookLinks) }) })
 		group.Go(func() { work(l.routes, func(id string) { l.look(id, lookRoutes) }) })

@@ -113,6 +113,7 @@ type Command struct {
 	//	*Command_Checkpoint
 	//	*Command_HoldReplica
 	//	*Command_Probe
+	//	*Command_MakeLinks
 	Payload       isCommand_Payload `protobuf_oneof:"payload"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -447,6 +448,15 @@ func (x *Command) GetProbe() *Probe {
 	return nil
 }
 
+func (x *Command) GetMakeLinks() *MakeLinks {
+	if x != nil {
+		if x, ok := x.Payload.(*Command_MakeLinks); ok {
+			return x.MakeLinks
+		}
+	}
+	return nil
+}
+
 type isCommand_Payload interface {
 	isCommand_Payload()
 }
@@ -559,6 +569,10 @@ type Command_Probe struct {
 	Probe *Probe `protobuf:"bytes,50,opt,name=probe,proto3,oneof"`
 }
 
+type Command_MakeLinks struct {
+	MakeLinks *MakeLinks `protobuf:"bytes,51,opt,name=make_links,json=makeLinks,proto3,oneof"`
+}
+
 func (*Command_RegisterNode) isCommand_Payload() {}
 
 func (*Command_SessionLost) isCommand_Payload() {}
@@ -612,6 +626,8 @@ func (*Command_Checkpoint) isCommand_Payload() {}
 func (*Command_HoldReplica) isCommand_Payload() {}
 
 func (*Command_Probe) isCommand_Payload() {}
+
+func (*Command_MakeLinks) isCommand_Payload() {}
 
 // Caller says who asked for an operator's mutation.
 type Caller struct {
@@ -2800,6 +2816,44 @@ func (x *Probe) GetForgetRequests() uint64 {
 	return 0
 }
 
+// MakeLinks goes on with the links of groups that earlier entries left over: an entry
+// makes and ends a bounded number of links. Schema 2.
+type MakeLinks struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MakeLinks) Reset() {
+	*x = MakeLinks{}
+	mi := &file_proto_slimcp_v1_entry_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MakeLinks) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MakeLinks) ProtoMessage() {}
+
+func (x *MakeLinks) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_slimcp_v1_entry_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MakeLinks.ProtoReflect.Descriptor instead.
+func (*MakeLinks) Descriptor() ([]byte, []int) {
+	return file_proto_slimcp_v1_entry_proto_rawDescGZIP(), []int{37}
+}
+
 // ConfirmedIndex is how far a replica's log reached.
 type ConfirmedIndex struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2811,7 +2865,7 @@ type ConfirmedIndex struct {
 
 func (x *ConfirmedIndex) Reset() {
 	*x = ConfirmedIndex{}
-	mi := &file_proto_slimcp_v1_entry_proto_msgTypes[37]
+	mi := &file_proto_slimcp_v1_entry_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2823,7 +2877,7 @@ func (x *ConfirmedIndex) String() string {
 func (*ConfirmedIndex) ProtoMessage() {}
 
 func (x *ConfirmedIndex) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_slimcp_v1_entry_proto_msgTypes[37]
+	mi := &file_proto_slimcp_v1_entry_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2836,7 +2890,7 @@ func (x *ConfirmedIndex) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmedIndex.ProtoReflect.Descriptor instead.
 func (*ConfirmedIndex) Descriptor() ([]byte, []int) {
-	return file_proto_slimcp_v1_entry_proto_rawDescGZIP(), []int{37}
+	return file_proto_slimcp_v1_entry_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ConfirmedIndex) GetReplicaId() string {
@@ -2859,7 +2913,7 @@ const file_proto_slimcp_v1_entry_proto_rawDesc = "" +
 	"\n" +
 	"\x1bproto/slimcp/v1/entry.proto\x12\tslimcp.v1\x1a\x1bproto/slimcp/v1/types.proto\"7\n" +
 	"\x05Entry\x12.\n" +
-	"\bcommands\x18\x01 \x03(\v2\x12.slimcp.v1.CommandR\bcommands\"\xcc\x0e\n" +
+	"\bcommands\x18\x01 \x03(\v2\x12.slimcp.v1.CommandR\bcommands\"\x83\x0f\n" +
 	"\aCommand\x12\x16\n" +
 	"\x06schema\x18\x01 \x01(\rR\x06schema\x12\x1e\n" +
 	"\n" +
@@ -2903,7 +2957,9 @@ const file_proto_slimcp_v1_entry_proto_rawDesc = "" +
 	"checkpoint\x18( \x01(\v2\x15.slimcp.v1.CheckpointH\x00R\n" +
 	"checkpoint\x12;\n" +
 	"\fhold_replica\x18) \x01(\v2\x16.slimcp.v1.HoldReplicaH\x00R\vholdReplica\x12(\n" +
-	"\x05probe\x182 \x01(\v2\x10.slimcp.v1.ProbeH\x00R\x05probeB\t\n" +
+	"\x05probe\x182 \x01(\v2\x10.slimcp.v1.ProbeH\x00R\x05probe\x125\n" +
+	"\n" +
+	"make_links\x183 \x01(\v2\x14.slimcp.v1.MakeLinksH\x00R\tmakeLinksB\t\n" +
 	"\apayload\">\n" +
 	"\x06Caller\x12\x1a\n" +
 	"\bidentity\x18\x01 \x01(\tR\bidentity\x12\x18\n" +
@@ -3061,7 +3117,8 @@ const file_proto_slimcp_v1_entry_proto_rawDesc = "" +
 	"\x04held\x18\x02 \x01(\bR\x04held\"i\n" +
 	"\x05Probe\x127\n" +
 	"\tconfirmed\x18\x01 \x03(\v2\x19.slimcp.v1.ConfirmedIndexR\tconfirmed\x12'\n" +
-	"\x0fforget_requests\x18\x02 \x01(\x04R\x0eforgetRequests\"E\n" +
+	"\x0fforget_requests\x18\x02 \x01(\x04R\x0eforgetRequests\"\v\n" +
+	"\tMakeLinks\"E\n" +
 	"\x0eConfirmedIndex\x12\x1d\n" +
 	"\n" +
 	"replica_id\x18\x01 \x01(\tR\treplicaId\x12\x14\n" +
@@ -3079,7 +3136,7 @@ func file_proto_slimcp_v1_entry_proto_rawDescGZIP() []byte {
 	return file_proto_slimcp_v1_entry_proto_rawDescData
 }
 
-var file_proto_slimcp_v1_entry_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
+var file_proto_slimcp_v1_entry_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
 var file_proto_slimcp_v1_entry_proto_goTypes = []any{
 	(*Entry)(nil),            // 0: slimcp.v1.Entry
 	(*Command)(nil),          // 1: slimcp.v1.Command
@@ -3118,13 +3175,14 @@ var file_proto_slimcp_v1_entry_proto_goTypes = []any{
 	(*Checkpoint)(nil),       // 34: slimcp.v1.Checkpoint
 	(*HoldReplica)(nil),      // 35: slimcp.v1.HoldReplica
 	(*Probe)(nil),            // 36: slimcp.v1.Probe
-	(*ConfirmedIndex)(nil),   // 37: slimcp.v1.ConfirmedIndex
-	(*SessionName)(nil),      // 38: slimcp.v1.SessionName
-	(*ConnectionDetail)(nil), // 39: slimcp.v1.ConnectionDetail
-	(LossReason)(0),          // 40: slimcp.v1.LossReason
-	(*Name)(nil),             // 41: slimcp.v1.Name
-	(*FleetConfig)(nil),      // 42: slimcp.v1.FleetConfig
-	(*GroupSecret)(nil),      // 43: slimcp.v1.GroupSecret
+	(*MakeLinks)(nil),        // 37: slimcp.v1.MakeLinks
+	(*ConfirmedIndex)(nil),   // 38: slimcp.v1.ConfirmedIndex
+	(*SessionName)(nil),      // 39: slimcp.v1.SessionName
+	(*ConnectionDetail)(nil), // 40: slimcp.v1.ConnectionDetail
+	(LossReason)(0),          // 41: slimcp.v1.LossReason
+	(*Name)(nil),             // 42: slimcp.v1.Name
+	(*FleetConfig)(nil),      // 43: slimcp.v1.FleetConfig
+	(*GroupSecret)(nil),      // 44: slimcp.v1.GroupSecret
 }
 var file_proto_slimcp_v1_entry_proto_depIdxs = []int32{
 	1,  // 0: slimcp.v1.Entry.commands:type_name -> slimcp.v1.Command
@@ -3156,37 +3214,38 @@ var file_proto_slimcp_v1_entry_proto_depIdxs = []int32{
 	34, // 26: slimcp.v1.Command.checkpoint:type_name -> slimcp.v1.Checkpoint
 	35, // 27: slimcp.v1.Command.hold_replica:type_name -> slimcp.v1.HoldReplica
 	36, // 28: slimcp.v1.Command.probe:type_name -> slimcp.v1.Probe
-	38, // 29: slimcp.v1.RegisterNode.session:type_name -> slimcp.v1.SessionName
-	39, // 30: slimcp.v1.RegisterNode.details:type_name -> slimcp.v1.ConnectionDetail
-	4,  // 31: slimcp.v1.RegisterNode.links:type_name -> slimcp.v1.ReportedLink
-	38, // 32: slimcp.v1.SessionLost.session:type_name -> slimcp.v1.SessionName
-	40, // 33: slimcp.v1.SessionLost.reason:type_name -> slimcp.v1.LossReason
-	38, // 34: slimcp.v1.DeregisterNode.session:type_name -> slimcp.v1.SessionName
-	38, // 35: slimcp.v1.DepartNode.last_session:type_name -> slimcp.v1.SessionName
-	38, // 36: slimcp.v1.Announce.session:type_name -> slimcp.v1.SessionName
-	10, // 37: slimcp.v1.Announce.changes:type_name -> slimcp.v1.NameChange
-	41, // 38: slimcp.v1.NameChange.name:type_name -> slimcp.v1.Name
-	38, // 39: slimcp.v1.ClaimLink.session:type_name -> slimcp.v1.SessionName
-	38, // 40: slimcp.v1.NodeReconciled.session:type_name -> slimcp.v1.SessionName
-	13, // 41: slimcp.v1.NodeReconciled.links:type_name -> slimcp.v1.LinkAck
-	14, // 42: slimcp.v1.NodeReconciled.failures:type_name -> slimcp.v1.RouteFailure
-	41, // 43: slimcp.v1.RouteFailure.name:type_name -> slimcp.v1.Name
-	38, // 44: slimcp.v1.Observed.session:type_name -> slimcp.v1.SessionName
-	17, // 45: slimcp.v1.Observed.links:type_name -> slimcp.v1.LinkObservation
-	16, // 46: slimcp.v1.Observed.audit:type_name -> slimcp.v1.Audit
-	41, // 47: slimcp.v1.Audit.present:type_name -> slimcp.v1.Name
-	41, // 48: slimcp.v1.Audit.absent:type_name -> slimcp.v1.Name
-	41, // 49: slimcp.v1.Audit.kept:type_name -> slimcp.v1.Name
-	20, // 50: slimcp.v1.PurgeTombstones.keys:type_name -> slimcp.v1.TombstoneKey
-	41, // 51: slimcp.v1.TombstoneKey.name:type_name -> slimcp.v1.Name
-	42, // 52: slimcp.v1.SetFleetConfig.config:type_name -> slimcp.v1.FleetConfig
-	43, // 53: slimcp.v1.AddGroup.secret:type_name -> slimcp.v1.GroupSecret
-	37, // 54: slimcp.v1.Probe.confirmed:type_name -> slimcp.v1.ConfirmedIndex
-	55, // [55:55] is the sub-list for method output_type
-	55, // [55:55] is the sub-list for method input_type
-	55, // [55:55] is the sub-list for extension type_name
-	55, // [55:55] is the sub-list for extension extendee
-	0,  // [0:55] is the sub-list for field type_name
+	37, // 29: slimcp.v1.Command.make_links:type_name -> slimcp.v1.MakeLinks
+	39, // 30: slimcp.v1.RegisterNode.session:type_name -> slimcp.v1.SessionName
+	40, // 31: slimcp.v1.RegisterNode.details:type_name -> slimcp.v1.ConnectionDetail
+	4,  // 32: slimcp.v1.RegisterNode.links:type_name -> slimcp.v1.ReportedLink
+	39, // 33: slimcp.v1.SessionLost.session:type_name -> slimcp.v1.SessionName
+	41, // 34: slimcp.v1.SessionLost.reason:type_name -> slimcp.v1.LossReason
+	39, // 35: slimcp.v1.DeregisterNode.session:type_name -> slimcp.v1.SessionName
+	39, // 36: slimcp.v1.DepartNode.last_session:type_name -> slimcp.v1.SessionName
+	39, // 37: slimcp.v1.Announce.session:type_name -> slimcp.v1.SessionName
+	10, // 38: slimcp.v1.Announce.changes:type_name -> slimcp.v1.NameChange
+	42, // 39: slimcp.v1.NameChange.name:type_name -> slimcp.v1.Name
+	39, // 40: slimcp.v1.ClaimLink.session:type_name -> slimcp.v1.SessionName
+	39, // 41: slimcp.v1.NodeReconciled.session:type_name -> slimcp.v1.SessionName
+	13, // 42: slimcp.v1.NodeReconciled.links:type_name -> slimcp.v1.LinkAck
+	14, // 43: slimcp.v1.NodeReconciled.failures:type_name -> slimcp.v1.RouteFailure
+	42, // 44: slimcp.v1.RouteFailure.name:type_name -> slimcp.v1.Name
+	39, // 45: slimcp.v1.Observed.session:type_name -> slimcp.v1.SessionName
+	17, // 46: slimcp.v1.Observed.links:type_name -> slimcp.v1.LinkObservation
+	16, // 47: slimcp.v1.Observed.audit:type_name -> slimcp.v1.Audit
+	42, // 48: slimcp.v1.Audit.present:type_name -> slimcp.v1.Name
+	42, // 49: slimcp.v1.Audit.absent:type_name -> slimcp.v1.Name
+	42, // 50: slimcp.v1.Audit.kept:type_name -> slimcp.v1.Name
+	20, // 51: slimcp.v1.PurgeTombstones.keys:type_name -> slimcp.v1.TombstoneKey
+	42, // 52: slimcp.v1.TombstoneKey.name:type_name -> slimcp.v1.Name
+	43, // 53: slimcp.v1.SetFleetConfig.config:type_name -> slimcp.v1.FleetConfig
+	44, // 54: slimcp.v1.AddGroup.secret:type_name -> slimcp.v1.GroupSecret
+	38, // 55: slimcp.v1.Probe.confirmed:type_name -> slimcp.v1.ConfirmedIndex
+	56, // [56:56] is the sub-list for method output_type
+	56, // [56:56] is the sub-list for method input_type
+	56, // [56:56] is the sub-list for extension type_name
+	56, // [56:56] is the sub-list for extension extendee
+	0,  // [0:56] is the sub-list for field type_name
 }
 
 func init() { file_proto_slimcp_v1_entry_proto_init() }
@@ -3223,6 +3282,7 @@ func file_proto_slimcp_v1_entry_proto_init() {
 		(*Command_Checkpoint)(nil),
 		(*Command_HoldReplica)(nil),
 		(*Command_Probe)(nil),
+		(*Command_MakeLinks)(nil),
 	}
 	file_proto_slimcp_v1_entry_proto_msgTypes[15].OneofWrappers = []any{}
 	file_proto_slimcp_v1_entry_proto_msgTypes[17].OneofWrappers = []any{
@@ -3235,7 +3295,7 @@ func file_proto_slimcp_v1_entry_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_proto_slimcp_v1_entry_proto_rawDesc), len(file_proto_slimcp_v1_entry_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   38,
+			NumMessages:   39,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

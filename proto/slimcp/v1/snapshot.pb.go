@@ -125,6 +125,7 @@ type SnapshotRecord struct {
 	//	*SnapshotRecord_Token
 	//	*SnapshotRecord_Replica
 	//	*SnapshotRecord_Request
+	//	*SnapshotRecord_UnlinkedGroup
 	Record        isSnapshotRecord_Record `protobuf_oneof:"record"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -275,6 +276,15 @@ func (x *SnapshotRecord) GetRequest() *RequestRecord {
 	return nil
 }
 
+func (x *SnapshotRecord) GetUnlinkedGroup() *UnlinkedGroupRecord {
+	if x != nil {
+		if x, ok := x.Record.(*SnapshotRecord_UnlinkedGroup); ok {
+			return x.UnlinkedGroup
+		}
+	}
+	return nil
+}
+
 type isSnapshotRecord_Record interface {
 	isSnapshotRecord_Record()
 }
@@ -327,6 +337,10 @@ type SnapshotRecord_Request struct {
 	Request *RequestRecord `protobuf:"bytes,12,opt,name=request,proto3,oneof"`
 }
 
+type SnapshotRecord_UnlinkedGroup struct {
+	UnlinkedGroup *UnlinkedGroupRecord `protobuf:"bytes,13,opt,name=unlinked_group,json=unlinkedGroup,proto3,oneof"`
+}
+
 func (*SnapshotRecord_State) isSnapshotRecord_Record() {}
 
 func (*SnapshotRecord_Fleet) isSnapshotRecord_Record() {}
@@ -350,6 +364,8 @@ func (*SnapshotRecord_Token) isSnapshotRecord_Record() {}
 func (*SnapshotRecord_Replica) isSnapshotRecord_Record() {}
 
 func (*SnapshotRecord_Request) isSnapshotRecord_Record() {}
+
+func (*SnapshotRecord_UnlinkedGroup) isSnapshotRecord_Record() {}
 
 type SnapshotTrailer struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -488,6 +504,60 @@ func (x *StateRecord) GetFleetRevision() uint64 {
 	return 0
 }
 
+// UnlinkedGroupRecord is a group of which some links have yet to be compared with the
+// topology: those with the peers from next_peer on. Schema 2.
+type UnlinkedGroupRecord struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Group         string                 `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
+	NextPeer      string                 `protobuf:"bytes,2,opt,name=next_peer,json=nextPeer,proto3" json:"next_peer,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UnlinkedGroupRecord) Reset() {
+	*x = UnlinkedGroupRecord{}
+	mi := &file_proto_slimcp_v1_snapshot_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UnlinkedGroupRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UnlinkedGroupRecord) ProtoMessage() {}
+
+func (x *UnlinkedGroupRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_slimcp_v1_snapshot_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UnlinkedGroupRecord.ProtoReflect.Descriptor instead.
+func (*UnlinkedGroupRecord) Descriptor() ([]byte, []int) {
+	return file_proto_slimcp_v1_snapshot_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *UnlinkedGroupRecord) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *UnlinkedGroupRecord) GetNextPeer() string {
+	if x != nil {
+		return x.NextPeer
+	}
+	return ""
+}
+
 type NodeRecord struct {
 	state            protoimpl.MessageState `protogen:"open.v1"`
 	NodeId           string                 `protobuf:"bytes,1,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
@@ -507,7 +577,7 @@ type NodeRecord struct {
 
 func (x *NodeRecord) Reset() {
 	*x = NodeRecord{}
-	mi := &file_proto_slimcp_v1_snapshot_proto_msgTypes[4]
+	mi := &file_proto_slimcp_v1_snapshot_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -519,7 +589,7 @@ func (x *NodeRecord) String() string {
 func (*NodeRecord) ProtoMessage() {}
 
 func (x *NodeRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_slimcp_v1_snapshot_proto_msgTypes[4]
+	mi := &file_proto_slimcp_v1_snapshot_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -532,7 +602,7 @@ func (x *NodeRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeRecord.ProtoReflect.Descriptor instead.
 func (*NodeRecord) Descriptor() ([]byte, []int) {
-	return file_proto_slimcp_v1_snapshot_proto_rawDescGZIP(), []int{4}
+	return file_proto_slimcp_v1_snapshot_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *NodeRecord) GetNodeId() string {
@@ -627,7 +697,7 @@ type SessionRecord struct {
 
 func (x *SessionRecord) Reset() {
 	*x = SessionRecord{}
-	mi := &file_proto_slimcp_v1_snapshot_proto_msgTypes[5]
+	mi := &file_proto_slimcp_v1_snapshot_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -639,7 +709,7 @@ func (x *SessionRecord) String() string {
 func (*SessionRecord) ProtoMessage() {}
 
 func (x *SessionRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_slimcp_v1_snapshot_proto_msgTypes[5]
+	mi := &file_proto_slimcp_v1_snapshot_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -652,7 +722,7 @@ func (x *SessionRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionRecord.ProtoReflect.Descriptor instead.
 func (*SessionRecord) Descriptor() ([]byte, []int) {
-	return file_proto_slimcp_v1_snapshot_proto_rawDescGZIP(), []int{5}
+	return file_proto_slimcp_v1_snapshot_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *SessionRecord) GetSession() *SessionName {
@@ -716,7 +786,7 @@ type LostSession struct {
 
 func (x *LostSession) Reset() {
 	*x = LostSession{}
-	mi := &file_proto_slimcp_v1_snapshot_proto_msgTypes[6]
+	mi := &file_proto_slimcp_v1_snapshot_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -728,7 +798,7 @@ func (x *LostSession) String() string {
 func (*LostSession) ProtoMessage() {}
 
 func (x *LostSession) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_slimcp_v1_snapshot_proto_msgTypes[6]
+	mi := &file_proto_slimcp_v1_snapshot_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -741,7 +811,7 @@ func (x *LostSession) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LostSession.ProtoReflect.Descriptor instead.
 func (*LostSession) Descriptor() ([]byte, []int) {
-	return file_proto_slimcp_v1_snapshot_proto_rawDescGZIP(), []int{6}
+	return file_proto_slimcp_v1_snapshot_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *LostSession) GetSession() *SessionName {
@@ -785,7 +855,7 @@ type FailureRecord struct {
 
 func (x *FailureRecord) Reset() {
 	*x = FailureRecord{}
-	mi := &file_proto_slimcp_v1_snapshot_proto_msgTypes[7]
+	mi := &file_proto_slimcp_v1_snapshot_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -797,7 +867,7 @@ func (x *FailureRecord) String() string {
 func (*FailureRecord) ProtoMessage() {}
 
 func (x *FailureRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_slimcp_v1_snapshot_proto_msgTypes[7]
+	mi := &file_proto_slimcp_v1_snapshot_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -810,7 +880,7 @@ func (x *FailureRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FailureRecord.ProtoReflect.Descriptor instead.
 func (*FailureRecord) Descriptor() ([]byte, []int) {
-	return file_proto_slimcp_v1_snapshot_proto_rawDescGZIP(), []int{7}
+	return file_proto_slimcp_v1_snapshot_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *FailureRecord) GetLinkId() string {
@@ -881,7 +951,7 @@ type LinkRecord struct {
 
 func (x *LinkRecord) Reset() {
 	*x = LinkRecord{}
-	mi := &file_proto_slimcp_v1_snapshot_proto_msgTypes[8]
+	mi := &file_proto_slimcp_v1_snapshot_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -893,7 +963,7 @@ func (x *LinkRecord) String() string {
 func (*LinkRecord) ProtoMessage() {}
 
 func (x *LinkRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_slimcp_v1_snapshot_proto_msgTypes[8]
+	mi := &file_proto_slimcp_v1_snapshot_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -906,7 +976,7 @@ func (x *LinkRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LinkRecord.ProtoReflect.Descriptor instead.
 func (*LinkRecord) Descriptor() ([]byte, []int) {
-	return file_proto_slimcp_v1_snapshot_proto_rawDescGZIP(), []int{8}
+	return file_proto_slimcp_v1_snapshot_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *LinkRecord) GetLinkId() string {
@@ -1096,7 +1166,7 @@ type NameRecord struct {
 
 func (x *NameRecord) Reset() {
 	*x = NameRecord{}
-	mi := &file_proto_slimcp_v1_snapshot_proto_msgTypes[9]
+	mi := &file_proto_slimcp_v1_snapshot_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1108,7 +1178,7 @@ func (x *NameRecord) String() string {
 func (*NameRecord) ProtoMessage() {}
 
 func (x *NameRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_slimcp_v1_snapshot_proto_msgTypes[9]
+	mi := &file_proto_slimcp_v1_snapshot_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1121,7 +1191,7 @@ func (x *NameRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NameRecord.ProtoReflect.Descriptor instead.
 func (*NameRecord) Descriptor() ([]byte, []int) {
-	return file_proto_slimcp_v1_snapshot_proto_rawDescGZIP(), []int{9}
+	return file_proto_slimcp_v1_snapshot_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *NameRecord) GetName() *Name {
@@ -1169,7 +1239,7 @@ type AnnouncerRecord struct {
 
 func (x *AnnouncerRecord) Reset() {
 	*x = AnnouncerRecord{}
-	mi := &file_proto_slimcp_v1_snapshot_proto_msgTypes[10]
+	mi := &file_proto_slimcp_v1_snapshot_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1181,7 +1251,7 @@ func (x *AnnouncerRecord) String() string {
 func (*AnnouncerRecord) ProtoMessage() {}
 
 func (x *AnnouncerRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_slimcp_v1_snapshot_proto_msgTypes[10]
+	mi := &file_proto_slimcp_v1_snapshot_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1194,7 +1264,7 @@ func (x *AnnouncerRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnnouncerRecord.ProtoReflect.Descriptor instead.
 func (*AnnouncerRecord) Descriptor() ([]byte, []int) {
-	return file_proto_slimcp_v1_snapshot_proto_rawDescGZIP(), []int{10}
+	return file_proto_slimcp_v1_snapshot_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *AnnouncerRecord) GetNodeId() string {
@@ -1276,7 +1346,7 @@ type TombstoneRecord struct {
 
 func (x *TombstoneRecord) Reset() {
 	*x = TombstoneRecord{}
-	mi := &file_proto_slimcp_v1_snapshot_proto_msgTypes[11]
+	mi := &file_proto_slimcp_v1_snapshot_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1288,7 +1358,7 @@ func (x *TombstoneRecord) String() string {
 func (*TombstoneRecord) ProtoMessage() {}
 
 func (x *TombstoneRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_slimcp_v1_snapshot_proto_msgTypes[11]
+	mi := &file_proto_slimcp_v1_snapshot_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1301,7 +1371,7 @@ func (x *TombstoneRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TombstoneRecord.ProtoReflect.Descriptor instead.
 func (*TombstoneRecord) Descriptor() ([]byte, []int) {
-	return file_proto_slimcp_v1_snapshot_proto_rawDescGZIP(), []int{11}
+	return file_proto_slimcp_v1_snapshot_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *TombstoneRecord) GetName() *Name {
@@ -1370,7 +1440,7 @@ type EndedSessionRecord struct {
 
 func (x *EndedSessionRecord) Reset() {
 	*x = EndedSessionRecord{}
-	mi := &file_proto_slimcp_v1_snapshot_proto_msgTypes[12]
+	mi := &file_proto_slimcp_v1_snapshot_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1382,7 +1452,7 @@ func (x *EndedSessionRecord) String() string {
 func (*EndedSessionRecord) ProtoMessage() {}
 
 func (x *EndedSessionRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_slimcp_v1_snapshot_proto_msgTypes[12]
+	mi := &file_proto_slimcp_v1_snapshot_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1395,7 +1465,7 @@ func (x *EndedSessionRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndedSessionRecord.ProtoReflect.Descriptor instead.
 func (*EndedSessionRecord) Descriptor() ([]byte, []int) {
-	return file_proto_slimcp_v1_snapshot_proto_rawDescGZIP(), []int{12}
+	return file_proto_slimcp_v1_snapshot_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *EndedSessionRecord) GetSession() *SessionName {
@@ -1423,7 +1493,7 @@ type SegmentRecord struct {
 
 func (x *SegmentRecord) Reset() {
 	*x = SegmentRecord{}
-	mi := &file_proto_slimcp_v1_snapshot_proto_msgTypes[13]
+	mi := &file_proto_slimcp_v1_snapshot_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1435,7 +1505,7 @@ func (x *SegmentRecord) String() string {
 func (*SegmentRecord) ProtoMessage() {}
 
 func (x *SegmentRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_slimcp_v1_snapshot_proto_msgTypes[13]
+	mi := &file_proto_slimcp_v1_snapshot_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1448,7 +1518,7 @@ func (x *SegmentRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SegmentRecord.ProtoReflect.Descriptor instead.
 func (*SegmentRecord) Descriptor() ([]byte, []int) {
-	return file_proto_slimcp_v1_snapshot_proto_rawDescGZIP(), []int{13}
+	return file_proto_slimcp_v1_snapshot_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *SegmentRecord) GetName() string {
@@ -1475,7 +1545,7 @@ type EdgeRecord struct {
 
 func (x *EdgeRecord) Reset() {
 	*x = EdgeRecord{}
-	mi := &file_proto_slimcp_v1_snapshot_proto_msgTypes[14]
+	mi := &file_proto_slimcp_v1_snapshot_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1487,7 +1557,7 @@ func (x *EdgeRecord) String() string {
 func (*EdgeRecord) ProtoMessage() {}
 
 func (x *EdgeRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_slimcp_v1_snapshot_proto_msgTypes[14]
+	mi := &file_proto_slimcp_v1_snapshot_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1500,7 +1570,7 @@ func (x *EdgeRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EdgeRecord.ProtoReflect.Descriptor instead.
 func (*EdgeRecord) Descriptor() ([]byte, []int) {
-	return file_proto_slimcp_v1_snapshot_proto_rawDescGZIP(), []int{14}
+	return file_proto_slimcp_v1_snapshot_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *EdgeRecord) GetGroupA() string {
@@ -1528,7 +1598,7 @@ type SecretRecord struct {
 
 func (x *SecretRecord) Reset() {
 	*x = SecretRecord{}
-	mi := &file_proto_slimcp_v1_snapshot_proto_msgTypes[15]
+	mi := &file_proto_slimcp_v1_snapshot_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1540,7 +1610,7 @@ func (x *SecretRecord) String() string {
 func (*SecretRecord) ProtoMessage() {}
 
 func (x *SecretRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_slimcp_v1_snapshot_proto_msgTypes[15]
+	mi := &file_proto_slimcp_v1_snapshot_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1553,7 +1623,7 @@ func (x *SecretRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SecretRecord.ProtoReflect.Descriptor instead.
 func (*SecretRecord) Descriptor() ([]byte, []int) {
-	return file_proto_slimcp_v1_snapshot_proto_rawDescGZIP(), []int{15}
+	return file_proto_slimcp_v1_snapshot_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *SecretRecord) GetSecret() *GroupSecret {
@@ -1582,7 +1652,7 @@ type TokenRecord struct {
 
 func (x *TokenRecord) Reset() {
 	*x = TokenRecord{}
-	mi := &file_proto_slimcp_v1_snapshot_proto_msgTypes[16]
+	mi := &file_proto_slimcp_v1_snapshot_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1594,7 +1664,7 @@ func (x *TokenRecord) String() string {
 func (*TokenRecord) ProtoMessage() {}
 
 func (x *TokenRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_slimcp_v1_snapshot_proto_msgTypes[16]
+	mi := &file_proto_slimcp_v1_snapshot_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1607,7 +1677,7 @@ func (x *TokenRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenRecord.ProtoReflect.Descriptor instead.
 func (*TokenRecord) Descriptor() ([]byte, []int) {
-	return file_proto_slimcp_v1_snapshot_proto_rawDescGZIP(), []int{16}
+	return file_proto_slimcp_v1_snapshot_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *TokenRecord) GetHash() []byte {
@@ -1650,7 +1720,7 @@ type ReplicaRecord struct {
 
 func (x *ReplicaRecord) Reset() {
 	*x = ReplicaRecord{}
-	mi := &file_proto_slimcp_v1_snapshot_proto_msgTypes[17]
+	mi := &file_proto_slimcp_v1_snapshot_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1662,7 +1732,7 @@ func (x *ReplicaRecord) String() string {
 func (*ReplicaRecord) ProtoMessage() {}
 
 func (x *ReplicaRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_slimcp_v1_snapshot_proto_msgTypes[17]
+	mi := &file_proto_slimcp_v1_snapshot_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1675,7 +1745,7 @@ func (x *ReplicaRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicaRecord.ProtoReflect.Descriptor instead.
 func (*ReplicaRecord) Descriptor() ([]byte, []int) {
-	return file_proto_slimcp_v1_snapshot_proto_rawDescGZIP(), []int{17}
+	return file_proto_slimcp_v1_snapshot_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ReplicaRecord) GetReplicaId() string {
@@ -1766,7 +1836,7 @@ type RequestRecord struct {
 
 func (x *RequestRecord) Reset() {
 	*x = RequestRecord{}
-	mi := &file_proto_slimcp_v1_snapshot_proto_msgTypes[18]
+	mi := &file_proto_slimcp_v1_snapshot_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1778,7 +1848,7 @@ func (x *RequestRecord) String() string {
 func (*RequestRecord) ProtoMessage() {}
 
 func (x *RequestRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_slimcp_v1_snapshot_proto_msgTypes[18]
+	mi := &file_proto_slimcp_v1_snapshot_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1791,7 +1861,7 @@ func (x *RequestRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RequestRecord.ProtoReflect.Descriptor instead.
 func (*RequestRecord) Descriptor() ([]byte, []int) {
-	return file_proto_slimcp_v1_snapshot_proto_rawDescGZIP(), []int{18}
+	return file_proto_slimcp_v1_snapshot_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *RequestRecord) GetRequestId() string {
@@ -1864,7 +1934,7 @@ const file_proto_slimcp_v1_snapshot_proto_rawDesc = "" +
 	"generation\x18\x04 \x01(\x04R\n" +
 	"generation\x12\x14\n" +
 	"\x05index\x18\x05 \x01(\x04R\x05index\x12\x12\n" +
-	"\x04term\x18\x06 \x01(\x04R\x04term\"\x88\x05\n" +
+	"\x04term\x18\x06 \x01(\x04R\x04term\"\xd1\x05\n" +
 	"\x0eSnapshotRecord\x12.\n" +
 	"\x05state\x18\x01 \x01(\v2\x16.slimcp.v1.StateRecordH\x00R\x05state\x12.\n" +
 	"\x05fleet\x18\x02 \x01(\v2\x16.slimcp.v1.FleetConfigH\x00R\x05fleet\x12+\n" +
@@ -1878,7 +1948,8 @@ const file_proto_slimcp_v1_snapshot_proto_rawDesc = "" +
 	"\x05token\x18\n" +
 	" \x01(\v2\x16.slimcp.v1.TokenRecordH\x00R\x05token\x124\n" +
 	"\areplica\x18\v \x01(\v2\x18.slimcp.v1.ReplicaRecordH\x00R\areplica\x124\n" +
-	"\arequest\x18\f \x01(\v2\x18.slimcp.v1.RequestRecordH\x00R\arequestB\b\n" +
+	"\arequest\x18\f \x01(\v2\x18.slimcp.v1.RequestRecordH\x00R\arequest\x12G\n" +
+	"\x0eunlinked_group\x18\r \x01(\v2\x1e.slimcp.v1.UnlinkedGroupRecordH\x00R\runlinkedGroupB\b\n" +
 	"\x06record\"C\n" +
 	"\x0fSnapshotTrailer\x12\x18\n" +
 	"\arecords\x18\x01 \x01(\x04R\arecords\x12\x16\n" +
@@ -1891,7 +1962,10 @@ const file_proto_slimcp_v1_snapshot_proto_rawDesc = "" +
 	"\vleader_boot\x18\x04 \x01(\tR\n" +
 	"leaderBoot\x12%\n" +
 	"\x0etrees_revision\x18\x05 \x01(\x04R\rtreesRevision\x12%\n" +
-	"\x0efleet_revision\x18\x06 \x01(\x04R\rfleetRevision\"\x9f\x03\n" +
+	"\x0efleet_revision\x18\x06 \x01(\x04R\rfleetRevision\"H\n" +
+	"\x13UnlinkedGroupRecord\x12\x14\n" +
+	"\x05group\x18\x01 \x01(\tR\x05group\x12\x1b\n" +
+	"\tnext_peer\x18\x02 \x01(\tR\bnextPeer\"\x9f\x03\n" +
 	"\n" +
 	"NodeRecord\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x14\n" +
@@ -2042,70 +2116,72 @@ func file_proto_slimcp_v1_snapshot_proto_rawDescGZIP() []byte {
 	return file_proto_slimcp_v1_snapshot_proto_rawDescData
 }
 
-var file_proto_slimcp_v1_snapshot_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_proto_slimcp_v1_snapshot_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
 var file_proto_slimcp_v1_snapshot_proto_goTypes = []any{
-	(*SnapshotHeader)(nil),     // 0: slimcp.v1.SnapshotHeader
-	(*SnapshotRecord)(nil),     // 1: slimcp.v1.SnapshotRecord
-	(*SnapshotTrailer)(nil),    // 2: slimcp.v1.SnapshotTrailer
-	(*StateRecord)(nil),        // 3: slimcp.v1.StateRecord
-	(*NodeRecord)(nil),         // 4: slimcp.v1.NodeRecord
-	(*SessionRecord)(nil),      // 5: slimcp.v1.SessionRecord
-	(*LostSession)(nil),        // 6: slimcp.v1.LostSession
-	(*FailureRecord)(nil),      // 7: slimcp.v1.FailureRecord
-	(*LinkRecord)(nil),         // 8: slimcp.v1.LinkRecord
-	(*NameRecord)(nil),         // 9: slimcp.v1.NameRecord
-	(*AnnouncerRecord)(nil),    // 10: slimcp.v1.AnnouncerRecord
-	(*TombstoneRecord)(nil),    // 11: slimcp.v1.TombstoneRecord
-	(*EndedSessionRecord)(nil), // 12: slimcp.v1.EndedSessionRecord
-	(*SegmentRecord)(nil),      // 13: slimcp.v1.SegmentRecord
-	(*EdgeRecord)(nil),         // 14: slimcp.v1.EdgeRecord
-	(*SecretRecord)(nil),       // 15: slimcp.v1.SecretRecord
-	(*TokenRecord)(nil),        // 16: slimcp.v1.TokenRecord
-	(*ReplicaRecord)(nil),      // 17: slimcp.v1.ReplicaRecord
-	(*RequestRecord)(nil),      // 18: slimcp.v1.RequestRecord
-	(*FleetConfig)(nil),        // 19: slimcp.v1.FleetConfig
-	(*ConnectionDetail)(nil),   // 20: slimcp.v1.ConnectionDetail
-	(*SessionName)(nil),        // 21: slimcp.v1.SessionName
-	(LossReason)(0),            // 22: slimcp.v1.LossReason
-	(*Name)(nil),               // 23: slimcp.v1.Name
-	(AuthMethod)(0),            // 24: slimcp.v1.AuthMethod
-	(*GroupSecret)(nil),        // 25: slimcp.v1.GroupSecret
+	(*SnapshotHeader)(nil),      // 0: slimcp.v1.SnapshotHeader
+	(*SnapshotRecord)(nil),      // 1: slimcp.v1.SnapshotRecord
+	(*SnapshotTrailer)(nil),     // 2: slimcp.v1.SnapshotTrailer
+	(*StateRecord)(nil),         // 3: slimcp.v1.StateRecord
+	(*UnlinkedGroupRecord)(nil), // 4: slimcp.v1.UnlinkedGroupRecord
+	(*NodeRecord)(nil),          // 5: slimcp.v1.NodeRecord
+	(*SessionRecord)(nil),       // 6: slimcp.v1.SessionRecord
+	(*LostSession)(nil),         // 7: slimcp.v1.LostSession
+	(*FailureRecord)(nil),       // 8: slimcp.v1.FailureRecord
+	(*LinkRecord)(nil),          // 9: slimcp.v1.LinkRecord
+	(*NameRecord)(nil),          // 10: slimcp.v1.NameRecord
+	(*AnnouncerRecord)(nil),     // 11: slimcp.v1.AnnouncerRecord
+	(*TombstoneRecord)(nil),     // 12: slimcp.v1.TombstoneRecord
+	(*EndedSessionRecord)(nil),  // 13: slimcp.v1.EndedSessionRecord
+	(*SegmentRecord)(nil),       // 14: slimcp.v1.SegmentRecord
+	(*EdgeRecord)(nil),          // 15: slimcp.v1.EdgeRecord
+	(*SecretRecord)(nil),        // 16: slimcp.v1.SecretRecord
+	(*TokenRecord)(nil),         // 17: slimcp.v1.TokenRecord
+	(*ReplicaRecord)(nil),       // 18: slimcp.v1.ReplicaRecord
+	(*RequestRecord)(nil),       // 19: slimcp.v1.RequestRecord
+	(*FleetConfig)(nil),         // 20: slimcp.v1.FleetConfig
+	(*ConnectionDetail)(nil),    // 21: slimcp.v1.ConnectionDetail
+	(*SessionName)(nil),         // 22: slimcp.v1.SessionName
+	(LossReason)(0),             // 23: slimcp.v1.LossReason
+	(*Name)(nil),                // 24: slimcp.v1.Name
+	(AuthMethod)(0),             // 25: slimcp.v1.AuthMethod
+	(*GroupSecret)(nil),         // 26: slimcp.v1.GroupSecret
 }
 var file_proto_slimcp_v1_snapshot_proto_depIdxs = []int32{
 	3,  // 0: slimcp.v1.SnapshotRecord.state:type_name -> slimcp.v1.StateRecord
-	19, // 1: slimcp.v1.SnapshotRecord.fleet:type_name -> slimcp.v1.FleetConfig
-	4,  // 2: slimcp.v1.SnapshotRecord.node:type_name -> slimcp.v1.NodeRecord
-	8,  // 3: slimcp.v1.SnapshotRecord.link:type_name -> slimcp.v1.LinkRecord
-	9,  // 4: slimcp.v1.SnapshotRecord.name:type_name -> slimcp.v1.NameRecord
-	11, // 5: slimcp.v1.SnapshotRecord.tombstone:type_name -> slimcp.v1.TombstoneRecord
-	12, // 6: slimcp.v1.SnapshotRecord.ended_session:type_name -> slimcp.v1.EndedSessionRecord
-	13, // 7: slimcp.v1.SnapshotRecord.segment:type_name -> slimcp.v1.SegmentRecord
-	15, // 8: slimcp.v1.SnapshotRecord.secret:type_name -> slimcp.v1.SecretRecord
-	16, // 9: slimcp.v1.SnapshotRecord.token:type_name -> slimcp.v1.TokenRecord
-	17, // 10: slimcp.v1.SnapshotRecord.replica:type_name -> slimcp.v1.ReplicaRecord
-	18, // 11: slimcp.v1.SnapshotRecord.request:type_name -> slimcp.v1.RequestRecord
-	5,  // 12: slimcp.v1.NodeRecord.sessions:type_name -> slimcp.v1.SessionRecord
-	6,  // 13: slimcp.v1.NodeRecord.last_session:type_name -> slimcp.v1.LostSession
-	20, // 14: slimcp.v1.NodeRecord.details:type_name -> slimcp.v1.ConnectionDetail
-	7,  // 15: slimcp.v1.NodeRecord.failures:type_name -> slimcp.v1.FailureRecord
-	21, // 16: slimcp.v1.SessionRecord.session:type_name -> slimcp.v1.SessionName
-	20, // 17: slimcp.v1.SessionRecord.details:type_name -> slimcp.v1.ConnectionDetail
-	21, // 18: slimcp.v1.LostSession.session:type_name -> slimcp.v1.SessionName
-	22, // 19: slimcp.v1.LostSession.reason:type_name -> slimcp.v1.LossReason
-	23, // 20: slimcp.v1.FailureRecord.name:type_name -> slimcp.v1.Name
-	24, // 21: slimcp.v1.LinkRecord.auth_method:type_name -> slimcp.v1.AuthMethod
-	23, // 22: slimcp.v1.NameRecord.name:type_name -> slimcp.v1.Name
-	10, // 23: slimcp.v1.NameRecord.announcers:type_name -> slimcp.v1.AnnouncerRecord
-	23, // 24: slimcp.v1.TombstoneRecord.name:type_name -> slimcp.v1.Name
-	21, // 25: slimcp.v1.EndedSessionRecord.session:type_name -> slimcp.v1.SessionName
-	14, // 26: slimcp.v1.SegmentRecord.edges:type_name -> slimcp.v1.EdgeRecord
-	25, // 27: slimcp.v1.SecretRecord.secret:type_name -> slimcp.v1.GroupSecret
-	21, // 28: slimcp.v1.TokenRecord.session:type_name -> slimcp.v1.SessionName
-	29, // [29:29] is the sub-list for method output_type
-	29, // [29:29] is the sub-list for method input_type
-	29, // [29:29] is the sub-list for extension type_name
-	29, // [29:29] is the sub-list for extension extendee
-	0,  // [0:29] is the sub-list for field type_name
+	20, // 1: slimcp.v1.SnapshotRecord.fleet:type_name -> slimcp.v1.FleetConfig
+	5,  // 2: slimcp.v1.SnapshotRecord.node:type_name -> slimcp.v1.NodeRecord
+	9,  // 3: slimcp.v1.SnapshotRecord.link:type_name -> slimcp.v1.LinkRecord
+	10, // 4: slimcp.v1.SnapshotRecord.name:type_name -> slimcp.v1.NameRecord
+	12, // 5: slimcp.v1.SnapshotRecord.tombstone:type_name -> slimcp.v1.TombstoneRecord
+	13, // 6: slimcp.v1.SnapshotRecord.ended_session:type_name -> slimcp.v1.EndedSessionRecord
+	14, // 7: slimcp.v1.SnapshotRecord.segment:type_name -> slimcp.v1.SegmentRecord
+	16, // 8: slimcp.v1.SnapshotRecord.secret:type_name -> slimcp.v1.SecretRecord
+	17, // 9: slimcp.v1.SnapshotRecord.token:type_name -> slimcp.v1.TokenRecord
+	18, // 10: slimcp.v1.SnapshotRecord.replica:type_name -> slimcp.v1.ReplicaRecord
+	19, // 11: slimcp.v1.SnapshotRecord.request:type_name -> slimcp.v1.RequestRecord
+	4,  // 12: slimcp.v1.SnapshotRecord.unlinked_group:type_name -> slimcp.v1.UnlinkedGroupRecord
+	6,  // 13: slimcp.v1.NodeRecord.sessions:type_name -> slimcp.v1.SessionRecord
+	7,  // 14: slimcp.v1.NodeRecord.last_session:type_name -> slimcp.v1.LostSession
+	21, // 15: slimcp.v1.NodeRecord.details:type_name -> slimcp.v1.ConnectionDetail
+	8,  // 16: slimcp.v1.NodeRecord.failures:type_name -> slimcp.v1.FailureRecord
+	22, // 17: slimcp.v1.SessionRecord.session:type_name -> slimcp.v1.SessionName
+	21, // 18: slimcp.v1.SessionRecord.details:type_name -> slimcp.v1.ConnectionDetail
+	22, // 19: slimcp.v1.LostSession.session:type_name -> slimcp.v1.SessionName
+	23, // 20: slimcp.v1.LostSession.reason:type_name -> slimcp.v1.LossReason
+	24, // 21: slimcp.v1.FailureRecord.name:type_name -> slimcp.v1.Name
+	25, // 22: slimcp.v1.LinkRecord.auth_method:type_name -> slimcp.v1.AuthMethod
+	24, // 23: slimcp.v1.NameRecord.name:type_name -> slimcp.v1.Name
+	11, // 24: slimcp.v1.NameRecord.announcers:type_name -> slimcp.v1.AnnouncerRecord
+	24, // 25: slimcp.v1.TombstoneRecord.name:type_name -> slimcp.v1.Name
+	22, // 26: slimcp.v1.EndedSessionRecord.session:type_name -> slimcp.v1.SessionName
+	15, // 27: slimcp.v1.SegmentRecord.edges:type_name -> slimcp.v1.EdgeRecord
+	26, // 28: slimcp.v1.SecretRecord.secret:type_name -> slimcp.v1.GroupSecret
+	22, // 29: slimcp.v1.TokenRecord.session:type_name -> slimcp.v1.SessionName
+	30, // [30:30] is the sub-list for method output_type
+	30, // [30:30] is the sub-list for method input_type
+	30, // [30:30] is the sub-list for extension type_name
+	30, // [30:30] is the sub-list for extension extendee
+	0,  // [0:30] is the sub-list for field type_name
 }
 
 func init() { file_proto_slimcp_v1_snapshot_proto_init() }
@@ -2127,6 +2203,7 @@ func file_proto_slimcp_v1_snapshot_proto_init() {
 		(*SnapshotRecord_Token)(nil),
 		(*SnapshotRecord_Replica)(nil),
 		(*SnapshotRecord_Request)(nil),
+		(*SnapshotRecord_UnlinkedGroup)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -2134,7 +2211,7 @@ func file_proto_slimcp_v1_snapshot_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_proto_slimcp_v1_snapshot_proto_rawDesc), len(file_proto_slimcp_v1_snapshot_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   19,
+			NumMessages:   20,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

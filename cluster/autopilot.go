@@ -50,7 +50,7 @@ func (r *Replica) runAutopilot(ctx context.Context, _ uint64) {
 	p := &pilot{Replica: r, ctx: ctx, statuses: map[raft.ServerID]MemberStatus{}, seen: map[raft.ServerID]time.Time{}}
 	period := max(minLook, min(autopilotLook, r.options.Peers.Autopilot.StabilizationTime/stabilisationLooks))
 	runner := autopilot.New(guardedRaft{Raft: r.raft, pilot: p}, p,
-		autopilot.WithLogger(r.logger.Named("autopilot")),
+		autopilot.WithLogger(libraryLogger(r.logger)), // which names itself,
 		autopilot.WithUpdateInterval(period),
 		autopilot.WithReconcileInterval(period),
 		autopilot.WithPromoter(heldBackPromoter{Promoter: autopilot.DefaultPromoter(), replica: r}),

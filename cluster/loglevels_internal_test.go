@@ -55,3 +55,23 @@ func TestSomebodySaysThatThisReplicaWasRemoved(t *testing.T) {
 		}
 	}
 }
+
+// A replica that has lost its quorum goes on trying for hours. That is a few lines a
+// minute, and no error.
+func TestLibrariesAreTerse(t *testing.T) {
+	var log bytes.Buffer
+	logger := libraryLogger(hclog.New(&hclog.LoggerOptions{Output: &log}))
+	for i := range 100 {
+		for _, peer := range []string{"b", "c"} {
+			logger.Error("failed to heartbeat to", "peer", peer, "error", i)
+			logger.Error("failed to make requestVote RPC", "target", peer, "error", i)
+		}
+		logger.Error("Failed to reconcile current state with the desired state", "error", i)
+		logger.Warn("Election timeout reached, restarting election")
+		logger.Info("entering candidate state", "term", i)
+		logger.Info("pre-vote campaign failed, waiting for election timeout", "term", i)
+	}
+	if text := log.String(); strings.Count(text, "\n") > 4 || strings.Contains(text, "[ERROR]") || !strings.Contains(text, "requestVote") {
+		t.Errorf("the log is:\n%s", text)
+	}
+}

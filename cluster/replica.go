@@ -110,7 +110,7 @@ func Open(ctx context.Context, options Options, store *fsm.Store, logger hclog.L
 	if err != nil {
 		return nil, err
 	}
-	raftLogger := libraryLogger(logger)
+	raftLogger := libraryLogger(logger.Named("raft"))
 	storage, err := openStorage(options, logger, raftLogger)
 	if err != nil {
 		return nil, err

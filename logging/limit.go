@@ -31,7 +31,12 @@ var subjects = map[string]bool{
 // the place that logs, and what it logs about. The next line of a kind says in
 // left_out how many were not logged.
 func Limit(logger hclog.Logger, least hclog.Level) hclog.Logger {
-	return limited{Logger: logger, least: least, repeats: &repeats{kinds: map[string]*kind{}, swept: time.Now()}}
+	return LimitTo(logger, least, repeatBurst)
+}
+
+// LimitTo is Limit for another number of lines of a kind that are logged at once.
+func LimitTo(logger hclog.Logger, least hclog.Level, burst int) hclog.Logger {
+	return limited{Logger: logger, least: least, repeats: &repeats{burst: burst, kinds: map[string]*kind{}, swept: time.Now()}}
 }
 
 type limited struct {
@@ -93,6 +98,8 @@ func about(args []any) string {
 
 // repeats counts the lines of each kind.
 type repeats struct {
+	burst int
+
 	mu    sync.Mutex
 	kinds map[string]*kind
 	swept time.Time
@@ -126,10 +133,10 @@ func (r *repeats) note(level hclog.Level, place, about string, now time.Time) (l
 		leftOut = k.leftOut
 		*k = kind{level: level, place: place, begun: now}
 		if leftOut > 0 {
-			k.logged = repeatBurst - 1 // it goes on
+			k.logged = r.burst - 1 // it goes on
 		}
 	}
-	if k.logged < repeatBurst {
+	if k.logged < r.burst {
 		k.logged++
 		logged = true
 	} else {

@@ -147,6 +147,7 @@ func (r *process) serve(ctx context.Context, hangups <-chan os.Signal) error {
 		}
 	}()
 	go r.certificates.run(ctx)
+	go watchOperators(ctx, r.operatorConns, r.plan.Operators, r.logger)
 	err := r.serveNodes(ctx, hangups)
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
 		return cause
@@ -178,6 +179,7 @@ func (r *process) serveNodes(ctx context.Context, hangups <-chan os.Signal) erro
 	defer running.Wait()
 	running.Go(func() { gate.run(ctx) })
 	running.Go(func() { r.followHangups(ctx, hangups) })
+	running.Go(func() { r.logCounters(ctx) })
 	if r.settings.Cluster != nil {
 		running.Go(func() { r.scheduledSnapshots().run(ctx) })
 	}

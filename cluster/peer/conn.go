@@ -13,8 +13,9 @@ const maxQueued = 64
 // Conn is a connection behind its hello.
 type Conn struct {
 	net.Conn
-	port *Port
-	peer *slimcppb.Hello // who dialled; nil on the side that did
+	port   *Port
+	peer   *slimcppb.Hello       // who dialled; nil on the side that did
+	answer *slimcppb.HelloAnswer // who was dialled; nil on that side
 }
 
 // RemoteAddr returns an Addr.

@@ -114,10 +114,10 @@ func (p *Port) Close() error {
 	return err
 }
 
-// track notes a connection until it is closed. It closes it if the port is
-// closed.
-func (p *Port) track(conn net.Conn, hello *slimcppb.Hello) (*Conn, error) {
-	tracked := &Conn{Conn: conn, port: p, peer: hello}
+// track notes a connection until it is closed: one that was accepted with a hello, or
+// one that was dialled with an answer. It closes it if the port is closed.
+func (p *Port) track(conn net.Conn, hello *slimcppb.Hello, answer *slimcppb.HelloAnswer) (*Conn, error) {
+	tracked := &Conn{Conn: conn, port: p, peer: hello, answer: answer}
 	p.mu.Lock()
 	closed := p.closing.Err() != nil // Close looks for open connections after that
 	if !closed {
@@ -133,20 +133,27 @@ func (p *Port) track(conn net.Conn, hello *slimcppb.Hello) (*Conn, error) {
 
 // Cut closes the accepted connections of replicas, such as those that were removed.
 func (p *Port) Cut(replica func(id string) bool) {
-	p.cut(func(hello *slimcppb.Hello) bool { return replica(hello.GetReplicaId()) })
+	p.cut(func(conn *Conn) bool { return conn.peer != nil && replica(conn.Caller()) })
 }
 
-// CutEarlier closes the accepted connections of a replica's other starts: behind a
-// network that swallows everything they would stay for long.
+// CutEarlier closes the connections with a replica's other starts, in both directions:
+// behind a network that swallows everything they would stay for long, and each that is
+// used again fails only when its time is over.
 func (p *Port) CutEarlier(id, bootID string) {
-	p.cut(func(hello *slimcppb.Hello) bool { return hello.GetReplicaId() == id && hello.GetBootId() != bootID })
+	p.cut(func(conn *Conn) bool {
+		other, boot := conn.peer.GetReplicaId(), conn.peer.GetBootId()
+		if conn.answer != nil {
+			other, boot = conn.answer.GetReplicaId(), conn.answer.GetBootId()
+		}
+		return other == id && boot != bootID
+	})
 }
 
-func (p *Port) cut(which func(*slimcppb.Hello) bool) {
+func (p *Port) cut(which func(*Conn) bool) {
 	p.mu.Lock()
 	var cut []*Conn
 	for conn := range p.open {
-		if conn.peer != nil && which(conn.peer) {
+		if which(conn) {
 			cut = append(cut, conn)
 		}
 	}
@@ -225,7 +232,7 @@ func (p *Port) welcome(guest *guest) {
 		p.options.Logger.Debug("connection on the cluster port was refused", "from", guest.RemoteAddr().String(), "reason", err)
 		return
 	}
-	tracked, err := p.track(conn, hello)
+	tracked, err := p.track(conn, hello, nil)
 	if err != nil {
 		return
 	}
@@ -399,7 +406,7 @@ func (p *Port) dial(ctx context.Context, kind slimcppb.ConnectionKind, address, 
 	conn, answer, err := p.reach(ctx, kind, address, wanted)
 	switch {
 	case err == nil:
-		tracked, err := p.track(conn, nil)
+		tracked, err := p.track(conn, nil, answer)
 		if err != nil {
 			return nil, nil, err
 		}

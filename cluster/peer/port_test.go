@@ -255,3 +255,46 @@ func TestCloseLeavesNothing(t *testing.T) {
 		t.Errorf("dialling from a closed port: %v", err)
 	}
 }
+
+// A replica that is met in a later start has nothing more to do with the connections of
+// earlier ones, whoever opened them.
+func TestConnectionsOfEarlierStartsAreClosed(t *testing.T) {
+	here, there := listen(t), listen(t)
+	a, b := open(t, "a", here, security{}), open(t, "b", there, security{})
+	dialled, _, err := a.Dial(t.Context(), raftKind, there.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	taken, err := b.Raft().Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.CutEarlier("b", "") // it is that start
+	a.CutEarlier("c", "later")
+	if _, err := taken.Write([]byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(dialled, make([]byte, 1)); err != nil {
+		t.Fatalf("a connection with the present start: %v", err)
+	}
+	for name, cut := range map[string]func(){
+		"dialled":  func() { a.CutEarlier("b", "later") },
+		"accepted": func() { b.CutEarlier("a", "later") },
+	} {
+		conn, _, err := a.Dial(t.Context(), raftKind, there.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		other, err := b.Raft().Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if cut(); name == "accepted" {
+			other = conn
+		}
+		_ = other.SetReadDeadline(time.Now().Add(patience))
+		if _, err := other.Read(make([]byte, 1)); err == nil || isTimeout(err) {
+			t.Errorf("%s: the connection is still open: %v", name, err)
+		}
+	}
+}

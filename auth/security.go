@@ -6,6 +6,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io/fs"
 	"sync/atomic"
 	"time"
 
@@ -34,24 +35,16 @@ type credentials struct {
 
 // NewSecurity returns the security of a listener, nil for plaintext. It has no
 // certificate before Refresh. Mutual is for replicas, each of which is server and
-// client. The error is about what no file can mend.
+// client. The error is about what cannot be a certificate, or its key, at all; that a
+// file is missing or a certificate not valid now may pass.
 func NewSecurity(key string, settings config.ServerTLS, mutual bool) (*Security, error) {
 	if settings.Insecure {
 		return nil, nil //nolint:nilnil // plaintext
 	}
 	s := &Security{key: key, settings: settings, mutual: mutual}
-	if settings.Source.Type != config.SourceFile {
-		if _, err := certificate(key+".source", settings.Source); err != nil {
-			return nil, err
-		}
-	}
-	if settings.ClientCA.Type != config.SourceNone && settings.ClientCA.Type != config.SourceFile {
-		if _, err := authorities(key+".client_ca", settings.ClientCA); err != nil {
-			return nil, err
-		}
-	}
-	if mutual && settings.ClientCA.Type == config.SourceNone {
-		return nil, errNoAuthority(key)
+	var unread *fs.PathError
+	if _, err := s.load(); err != nil && !errors.As(err, &unread) {
+		return nil, err
 	}
 	return s, nil
 }

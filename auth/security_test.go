@@ -1,6 +1,8 @@
 package auth
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -8,12 +10,16 @@ import (
 	"github.com/slim-cp/slim-cp/config"
 )
 
-// What no file can mend is an error at once; that a file is missing, or a certificate
-// not valid, may pass.
-func TestInlineCertificatesAreJudgedAtTheStart(t *testing.T) {
+// What cannot be a certificate is an error at once; that a file is missing, or a
+// certificate not valid, may pass.
+func TestCertificatesAreJudgedAtTheStart(t *testing.T) {
 	ca := issue(t, nil)
 	own := issue(t, ca)
 	missing := config.CertificateSource{Type: config.SourceFile, CertFile: "/not/there.pem", KeyFile: "/not/there.key"}
+	nonsense := filepath.Join(t.TempDir(), "nonsense.pem")
+	if err := os.WriteFile(nonsense, []byte("half a certificate"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	broken := config.CertificateSource{Type: config.SourcePEM, CertPEM: "half a", KeyPEM: "certificate"}
 	for _, c := range []struct {
 		name     string
@@ -26,6 +32,7 @@ func TestInlineCertificatesAreJudgedAtTheStart(t *testing.T) {
 		{"broken text", config.ServerTLS{Source: broken}, false, "x.tls.source: ", ""},
 		{"broken authority", config.ServerTLS{Source: own.source(), ClientCA: config.CASource{Type: config.SourcePEM, PEM: "-"}}, false, "x.tls.client_ca: ", ""},
 		{"no authority", config.ServerTLS{Source: own.source()}, true, "x.tls.client_ca: missing", ""},
+		{"nonsense in a file", config.ServerTLS{Source: config.CertificateSource{Type: config.SourceFile, CertFile: nonsense, KeyFile: nonsense}}, false, "nonsense.pem", ""},
 		{"missing file", config.ServerTLS{Source: missing}, false, "", "/not/there.pem"},
 		{"missing authority", config.ServerTLS{Source: own.source(), ClientCA: config.CASource{Type: config.SourceFile, File: "/not/ca.pem"}}, false, "", "/not/ca.pem"},
 	} {

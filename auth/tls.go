@@ -39,14 +39,10 @@ func PeerTLS(key string, settings config.ServerTLS) (server, client *tls.Config,
 		return nil, nil, err
 	}
 	if server.ClientCAs == nil {
-		return nil, nil, errNoAuthority(key)
+		return nil, nil, fmt.Errorf("%s.client_ca: missing: replicas prove themselves to each other", key)
 	}
 	client = &tls.Config{MinVersion: minVersion(settings), Certificates: server.Certificates, RootCAs: server.ClientCAs}
 	return server, client, nil
-}
-
-func errNoAuthority(key string) error {
-	return fmt.Errorf("%s.client_ca: missing: replicas prove themselves to each other", key)
 }
 
 func minVersion(settings config.ServerTLS) uint16 { return max(settings.Version, tls.VersionTLS12) }

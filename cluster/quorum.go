@@ -28,7 +28,7 @@ type QuorumLostError struct {
 }
 
 func (e *QuorumLostError) Error() string {
-	return fmt.Sprintf("quorum lost: %d of %d replicas answer, %d are needed (no answer from %s): start the others again; "+
+	return fmt.Sprintf("no leader, quorum lost: %d of %d replicas answer, %d are needed (no answer from %s): start the others again; "+
 		"if they are lost for good, save what this one has with slim-cp snapshot save --stale, stop it, and run slim-cp cluster recover",
 		e.Answering, e.Voters, e.Voters/2+1, strings.Join(e.Missing, ", "))
 }

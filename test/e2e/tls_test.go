@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/slim-cp/slim-cp/test/authority"
 	"github.com/slim-cp/slim-cp/test/process"
@@ -70,10 +71,8 @@ func TestBadCertificateIsRefused(t *testing.T) {
 		tls  string
 		want []string
 	}{
-		"no such file":   {`{source: {type: file, cert: /nowhere/c.pem, key: /nowhere/c.key}}`, []string{"tls.source", "/nowhere/c.pem"}},
 		"no certificate": {fmt.Sprintf("{source: %s, client_ca: {type: file, path: %q}}", source, a.Path("good.key")), []string{"tls.client_ca", "good.key"}},
 		"another key":    {fmt.Sprintf("{source: {type: file, cert: %q, key: %q}}", a.CA(), a.Path("good.key")), []string{"tls.source", "ca.pem"}},
-		"no client's CA": {fmt.Sprintf("{source: %s, client_ca: {type: file, path: /nowhere/ca}}", source), []string{"tls.client_ca", "/nowhere/ca"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			file := writeConfig(t, fmt.Sprintf("northbound: {endpoint: %q, tls: %s}\nsouthbound: {endpoint: %q, tls: {insecure: true}}\n",
@@ -85,5 +84,33 @@ func TestBadCertificateIsRefused(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A listener whose certificate is not there yet, or not any more, is closed and named;
+// it opens without a restart.
+func TestListenerOpensWhenItsCertificateAppears(t *testing.T) {
+	a := authority.New(t)
+	north := process.Loopback(process.FreePort(t))
+	p := process.Start(t, process.Spec{Name: "slim-cp", Path: binaries.Path("slim-cp"), Args: []string{"serve", "-c", writeConfig(t, fmt.Sprintf(
+		"northbound: {endpoint: %q, tls: {source: {type: file, cert: %q, key: %q}}}\nsouthbound: {endpoint: %q, tls: {insecure: true}}\n",
+		north, a.Path("late.pem"), a.Path("late.key"), process.Loopback(process.FreePort(t))))}})
+	p.WaitFor(t, "error that names the listener", commandTime, func(line process.Line) bool {
+		return strings.Contains(line.Text, "[ERROR]") && strings.Contains(line.Text, "listener=northbound") && strings.Contains(line.Text, "late.pem")
+	})
+	p.WaitStdout(t, process.StartedLine, commandTime)
+	list := []string{"segment", "list", "--server", north, "--tls.ca_file", a.CA(), "--timeout", "5s"}
+	if code, _, stderr := run(t, "slim-cp", list...); code != 1 || !strings.Contains(stderr, "refused") {
+		t.Errorf("while there is no certificate: exit code %d: %s", code, stderr)
+	}
+	a.Issue(t, "late")
+	p.WaitFor(t, "line that says that it is open", time.Minute, func(line process.Line) bool {
+		return strings.Contains(line.Text, "has a valid certificate again")
+	})
+	if code, _, stderr := run(t, "slim-cp", list...); code != 0 {
+		t.Errorf("with a certificate: exit code %d: %s", code, stderr)
+	}
+	if code := p.Terminate(t, process.ReplicaStop); code != 0 {
+		t.Errorf("it ended with exit code %d", code)
 	}
 }

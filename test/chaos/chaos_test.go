@@ -35,6 +35,7 @@ var (
 	duration = flag.Duration("chaos.time", 10*time.Minute, "how long faults happen")
 	seed     = flag.Uint64("chaos.seed", 0, "repeat the faults of a run; 0: others each time")
 	only     = flag.String("chaos.only", "", "only faults whose names hold this text")
+	lines    = flag.Int("chaos.lines", 0, "how many lines of each program a failed run shows; 0: as other tests")
 )
 
 const (
@@ -46,6 +47,8 @@ const (
 	settleTime = time.Minute
 	// phaseTime bounds how much of the history a judge looks at together.
 	phaseTime = 4 * time.Second
+	// clock is how moments are shown, as in the replicas' logs.
+	clock = "15:04:05.000"
 )
 
 var binaries process.Binaries
@@ -107,12 +110,14 @@ type step struct {
 	settles bool
 }
 
-// happening is a fault with the seats of those that it happens to.
+// happening is a fault that was drawn, and once it has begun what became of it.
 type happening struct {
 	fault fault
-	seats []int
+	order []int // of the seats: those that have no other fault come first to this one
 	lasts time.Duration
-	heal  func() // once it has begun
+
+	seats []int // to which it happens
+	heal  func()
 }
 
 // plan draws all that happens in a run: up to two faults at a time, which together
@@ -129,18 +134,13 @@ func plan(random *rand.Rand, d time.Duration, menu []fault) []step {
 		}
 		f := menu[random.IntN(len(menu))]
 		victims := f.victims
-		busy := map[int]bool{}
 		for _, end := range ends {
 			victims += end.ends.fault.victims
-			for _, seat := range end.ends.seats {
-				busy[seat] = true
-			}
 		}
 		if len(ends) > 1 || len(ends) == 1 && victims > size/2 {
 			continue
 		}
-		seats := slices.DeleteFunc(random.Perm(size), func(seat int) bool { return busy[seat] })[:f.victims]
-		h := &happening{fault: f, seats: seats, lasts: time.Duration(500+random.IntN(6500)) * time.Millisecond}
+		h := &happening{fault: f, order: random.Perm(size), lasts: time.Duration(500+random.IntN(6500)) * time.Millisecond}
 		steps = append(steps, step{at: at, begins: h})
 		ends = append(ends, step{at: at + h.lasts, ends: h})
 		slices.SortFunc(ends, func(a, b step) int { return cmp.Compare(a.at, b.at) })
@@ -153,6 +153,7 @@ func plan(random *rand.Rand, d time.Duration, menu []fault) []step {
 func (c *chaos) wreak(d time.Duration) map[string]int {
 	menu := slices.DeleteFunc(faults(), func(f fault) bool { return !strings.Contains(f.name, *only) })
 	counts := map[string]int{}
+	busy := map[int]bool{} // seats that have a fault
 	began := time.Now()
 	for _, s := range plan(c.random, d, menu) {
 		<-time.After(s.at - time.Since(began))
@@ -161,18 +162,49 @@ func (c *chaos) wreak(d time.Duration) map[string]int {
 		case s.settles:
 			c.settle(settleTime)
 		case s.ends != nil:
+			c.t.Logf("%s: %s ends", time.Now().Format(clock), s.ends.fault.name)
 			s.ends.heal()
-		default:
-			var victims []*member
-			for _, seat := range s.begins.seats {
-				victims = append(victims, c.members[seat])
+			for _, seat := range s.ends.seats {
+				delete(busy, seat)
 			}
+		default:
 			counts[s.begins.fault.name]++
-			c.t.Logf("%7.1f s: %s %s, for %v", time.Since(began).Seconds(), s.begins.fault.name, labels(victims), s.begins.lasts)
-			s.begins.heal = s.begins.fault.begin(c, victims)
+			c.begin(s.begins, busy)
 		}
 	}
 	return counts
+}
+
+// begin has one fault happen, to seats that have no other one.
+func (c *chaos) begin(h *happening, busy map[int]bool) {
+	order := h.order
+	if h.fault.leader {
+		order = slices.Concat(c.leaders(), order)
+	}
+	var victims []*member
+	for _, seat := range order {
+		if len(victims) < h.fault.victims && !busy[seat] {
+			busy[seat] = true
+			h.seats = append(h.seats, seat)
+			victims = append(victims, c.members[seat])
+		}
+	}
+	c.t.Logf("%s: %s %s, for %v", time.Now().Format(clock), h.fault.name, labels(victims), h.lasts)
+	h.heal = h.fault.begin(c, victims)
+}
+
+// leaders returns the seats of the replicas that say that they lead.
+func (c *chaos) leaders() []int {
+	var seats []int
+	for seat, m := range c.members {
+		if m.down {
+			continue
+		}
+		if status, err := m.status(); err == nil && status.GetLeaderId() == status.GetReplicaId() {
+			seats = append(seats, seat)
+		}
+	}
+	return seats
 }
 
 func labels(members []*member) string {

@@ -60,7 +60,7 @@ func form(t *testing.T, binaries process.Binaries, random *rand.Rand) *chaos {
 	t.Helper()
 	c := &chaos{t: t, binaries: binaries, random: random, network: newNetwork(), ca: authority.New(t)}
 	for range size {
-		c.members = append(c.members, c.newMember(process.Loopback(process.FreePort(t))))
+		c.members = append(c.members, c.newMember(process.Member{Advertise: process.Loopback(process.FreePort(t))}))
 		c.network.expose(t, c.members[len(c.members)-1].Member.Advertise, c.members[len(c.members)-1].backend())
 	}
 	c.members[0].MustOperate(t, "cluster", "init")
@@ -71,8 +71,8 @@ func form(t *testing.T, binaries process.Binaries, random *rand.Rand) *chaos {
 	return c
 }
 
-// newMember starts a replica with an empty data directory behind an address.
-func (c *chaos) newMember(advertise string) *member {
+// newMember starts a replica with an empty data directory at these endpoints.
+func (c *chaos) newMember(at process.Member) *member {
 	c.t.Helper()
 	c.newest++
 	m := &member{name: fmt.Sprintf("cp-%d", c.newest), disk: c.t.TempDir()}
@@ -81,10 +81,12 @@ func (c *chaos) newMember(advertise string) *member {
 		c.t.Cleanup(func() { _ = syscall.Unmount(m.disk, syscall.MNT_DETACH) })
 	}
 	m.Replica = process.NewMember(c.t, c.binaries, process.Member{
-		Name: m.name, DataDir: filepath.Join(m.disk, "data"), Advertise: advertise,
+		Name: m.name, DataDir: filepath.Join(m.disk, "data"),
+		Northbound: at.Northbound, Southbound: at.Southbound, Cluster: at.Cluster, Advertise: at.Advertise,
 		SouthboundTLS: fmt.Sprintf("{source: %s}", c.ca.Issue(c.t, m.name)),
 		Section:       "insecure: true, autopilot: {stabilization_time: 300ms, dead_server_cleanup: false}",
 	})
+	m.Lines = *lines
 	m.Launch(c.t)
 	m.conn = connect(c.t, m.Northbound)
 	m.cluster = slimcppb.NewClusterServiceClient(m.conn)
@@ -142,6 +144,7 @@ func (c *chaos) startFleet(groups, names int) {
 			// rule: somebody starts it again.
 			"--reconnect", "forever",
 		},
+		Lines: *lines,
 	})
 	c.fleet.WaitStdout(c.t, "fleet started", time.Minute)
 	for a := 1; a <= groups; a++ {

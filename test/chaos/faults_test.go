@@ -16,7 +16,9 @@ type fault struct {
 	name string
 	// victims is how many replicas it takes out of the majority.
 	victims int
-	begin   func(c *chaos, victims []*member) (heal func())
+	// leader: it happens to the leader, if that has no other fault.
+	leader bool
+	begin  func(c *chaos, victims []*member) (heal func())
 }
 
 // quorumLost replicas are a majority: without them nothing is acknowledged.
@@ -24,28 +26,28 @@ const quorumLost = size/2 + 1
 
 func faults() []fault {
 	return []fault{
-		{"kill", 1, (*chaos).kill},
-		{"kill the leader", 1, (*chaos).killLeader},
-		{"kill two", 2, (*chaos).kill},
-		{"stop (SIGSTOP)", 1, (*chaos).stop},
-		{"stop two", 2, (*chaos).stop},
-		{"end (SIGTERM)", 1, (*chaos).end},
-		{"cut off", 1, func(c *chaos, v []*member) func() { return c.cut(v, true, true) }},
-		{"cut off two", 2, func(c *chaos, v []*member) func() { return c.cut(v, true, true) }},
-		{"cut one way, from", 1, func(c *chaos, v []*member) func() { return c.cut(v, true, false) }},
-		{"cut one way, to", 1, func(c *chaos, v []*member) func() { return c.cut(v, false, true) }},
-		{"cut one pair", 1, (*chaos).cutPair},
-		{"slow paths", 0, (*chaos).slow},
-		{"connections end", 0, (*chaos).sever},
-		{"address leads to another member", 1, (*chaos).misdirect},
-		{"dead member's address leads to another member", 1, (*chaos).misdirectDead},
-		{"two swap addresses", 2, (*chaos).rotate},
-		{"three rotate addresses", quorumLost, (*chaos).rotate},
-		{"disk full", 1, (*chaos).fillDisk},
-		{"leadership is transferred", 0, (*chaos).transfer},
-		{"quorum lost", quorumLost, (*chaos).kill},
-		{"all are killed", size, (*chaos).kill},
-		{"replaced at the same address", 1, (*chaos).replace},
+		{name: "kill", victims: 1, begin: (*chaos).kill},
+		{name: "kill the leader", victims: 1, leader: true, begin: (*chaos).kill},
+		{name: "kill two", victims: 2, begin: (*chaos).kill},
+		{name: "stop (SIGSTOP)", victims: 1, begin: (*chaos).stop},
+		{name: "stop two", victims: 2, begin: (*chaos).stop},
+		{name: "end (SIGTERM)", victims: 1, begin: (*chaos).end},
+		{name: "cut off", victims: 1, begin: func(c *chaos, v []*member) func() { return c.cut(v, true, true) }},
+		{name: "cut off two", victims: 2, begin: func(c *chaos, v []*member) func() { return c.cut(v, true, true) }},
+		{name: "cut one way, from", victims: 1, begin: func(c *chaos, v []*member) func() { return c.cut(v, true, false) }},
+		{name: "cut one way, to", victims: 1, begin: func(c *chaos, v []*member) func() { return c.cut(v, false, true) }},
+		{name: "cut one pair", victims: 1, begin: (*chaos).cutPair},
+		{name: "slow paths", victims: 0, begin: (*chaos).slow},
+		{name: "connections end", victims: 0, begin: (*chaos).sever},
+		{name: "address leads to another member", victims: 1, begin: (*chaos).misdirect},
+		{name: "dead member's address leads to another member", victims: 1, begin: (*chaos).misdirectDead},
+		{name: "two swap addresses", victims: 2, begin: (*chaos).rotate},
+		{name: "three rotate addresses", victims: quorumLost, begin: (*chaos).rotate},
+		{name: "disk full", victims: 1, begin: (*chaos).fillDisk},
+		{name: "leadership is transferred", victims: 0, begin: (*chaos).transfer},
+		{name: "quorum lost", victims: quorumLost, begin: (*chaos).kill},
+		{name: "all are killed", victims: size, begin: (*chaos).kill},
+		{name: "replaced at the same address", victims: 1, begin: (*chaos).replace},
 	}
 }
 
@@ -62,15 +64,6 @@ func (c *chaos) launch(members []*member) {
 		m.Launch(c.t)
 		m.down = false
 	}
-}
-
-func (c *chaos) killLeader(victims []*member) func() {
-	for _, m := range c.members {
-		if status, err := m.status(); err == nil && status.GetLeaderId() == status.GetReplicaId() && !m.down {
-			victims[0] = m
-		}
-	}
-	return c.kill(victims[:1])
 }
 
 func (c *chaos) stop(victims []*member) func() {
@@ -207,7 +200,8 @@ func (c *chaos) transfer([]*member) func() {
 	return func() {}
 }
 
-// replace removes a dead replica, and takes in a new one at its address.
+// replace removes a dead replica, and takes in a new one at its addresses: operators
+// and nodes find that one there, too.
 func (c *chaos) replace(victims []*member) func() {
 	gone := victims[0]
 	gone.down = true
@@ -222,7 +216,7 @@ func (c *chaos) replace(victims []*member) func() {
 			}
 			return nil
 		})
-		m := c.newMember(gone.Member.Advertise)
+		m := c.newMember(gone.Member)
 		c.network.lead(m.Member.Advertise, m.backend())
 		c.members[slices.Index(c.members, gone)] = m
 		c.eventually(time.Minute, "a new replica is a member", func() error {

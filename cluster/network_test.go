@@ -77,6 +77,10 @@ func (n *network) dial(from string) func(context.Context, string, string) (net.C
 		}
 		n.mu.Lock()
 		defer n.mu.Unlock()
+		if n.cut[ends] || n.addresses[address] != target { // meanwhile
+			_ = conn.Close()
+			return nil, fmt.Errorf("%s was cut off", address)
+		}
 		wrapped := &cuttable{Conn: conn, network: n, ends: ends, closed: make(chan struct{})}
 		wrapped.close = sync.OnceFunc(func() { close(wrapped.closed) })
 		n.conns[wrapped] = wrapped.ends

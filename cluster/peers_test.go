@@ -116,10 +116,8 @@ func (e *ensemble) unite(names ...string) {
 	if err := e.replicas[names[0]].Init(e.tb.Context()); err != nil {
 		e.tb.Fatal("init:", err)
 	}
-	for _, name := range names[1:] {
-		if err := e.replicas[name].Join(e.tb.Context(), names[0]+":1"); err != nil {
-			e.tb.Fatal("join:", err)
-		}
+	for _, name := range names[1:] { // a busy machine may lose a leader
+		eventually(e.tb, name+" joins", func() bool { return e.replicas[name].Join(e.tb.Context(), names[0]+":1") == nil })
 	}
 }
 

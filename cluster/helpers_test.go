@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 }
 
 // patience bounds what a test waits for.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // quiet swallows the log unless the test is verbose.
 func quiet(tb testing.TB) hclog.Logger {

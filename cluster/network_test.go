@@ -19,7 +19,8 @@ type network struct {
 	cut       map[[2]string]bool
 	frozen    map[[2]string]chan struct{} // a replica, or who dialled whom; closed when it thaws
 	conns     map[net.Conn][2]string
-	bandwidth map[string]int // of a replica's incoming links, in bytes per second
+	bandwidth map[string]int  // of a replica's incoming links, in bytes per second
+	older     map[string]bool // addresses of replicas of an older version
 	// pipes, if not nil, take the place of TCP: a bubble has none.
 	pipes map[string]*pipeListener // by address
 }
@@ -80,6 +81,9 @@ func (n *network) dial(from string) func(context.Context, string, string) (net.C
 		if n.cut[ends] || n.addresses[address] != target { // meanwhile
 			_ = conn.Close()
 			return nil, fmt.Errorf("%s was cut off", address)
+		}
+		if n.older[ends[0]] || n.older[ends[1]] {
+			conn = &beforeIDs{Conn: conn}
 		}
 		wrapped := &cuttable{Conn: conn, network: n, ends: ends, closed: make(chan struct{})}
 		wrapped.close = sync.OnceFunc(func() { close(wrapped.closed) })

@@ -86,7 +86,7 @@ func (c *chaos) newMember(at process.Member) *member {
 		SouthboundTLS: fmt.Sprintf("{source: %s}", c.ca.Issue(c.t, m.name)),
 		Section:       "insecure: true, autopilot: {stabilization_time: 300ms, dead_server_cleanup: false}",
 	})
-	m.Lines = *lines
+	m.LogLines = *lines
 	m.Launch(c.t)
 	m.conn = connect(c.t, m.Northbound)
 	m.cluster = slimcppb.NewClusterServiceClient(m.conn)
@@ -144,7 +144,7 @@ func (c *chaos) startFleet(groups, names int) {
 			// rule: somebody starts it again.
 			"--reconnect", "forever",
 		},
-		Lines: *lines,
+		LogLines: *lines,
 	})
 	c.fleet.WaitStdout(c.t, "fleet started", time.Minute)
 	for a := 1; a <= groups; a++ {

@@ -21,8 +21,8 @@ type Spec struct {
 	Args []string
 	Dir  string
 	Env  []string // in addition to the test's own environment
-	// Lines is how many of its last lines a failed test shows; 0: logTail.
-	Lines int
+	// LogLines is how many of its last lines a failed test shows; 0: logTail.
+	LogLines int
 }
 
 // Process is one running or finished program.
@@ -65,7 +65,7 @@ func Start(tb testing.TB, spec Spec) *Process {
 	tb.Cleanup(func() {
 		p.Kill(tb)
 		if tb.Failed() {
-			tb.Logf("end of the output of %s (pid %d, exit code %d):\n%s", p.name, p.Pid(), p.exitCode(), p.output.tail(cmp.Or(spec.Lines, logTail)))
+			tb.Logf("end of the output of %s (pid %d, exit code %d):\n%s", p.name, p.Pid(), p.exitCode(), p.output.tail(cmp.Or(spec.LogLines, logTail)))
 		}
 	})
 	return p

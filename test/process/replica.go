@@ -33,8 +33,8 @@ type Replica struct {
 
 	// Member is how it was configured, if it is one of a cluster.
 	Member Member
-	// Lines is how many of its last lines a failed test shows; 0: some.
-	Lines int
+	// LogLines is how many of its last lines a failed test shows; 0: some.
+	LogLines int
 }
 
 // Listeners are the plaintext endpoints (host:port) of a replica.
@@ -105,7 +105,7 @@ func (r *Replica) WaitRunning(tb testing.TB) {
 // Launch is Start without the wait: for a replica that is expected to end.
 func (r *Replica) Launch(tb testing.TB) {
 	tb.Helper()
-	spec := Spec{Name: cmp.Or(r.Member.Name, "slim-cp"), Path: r.binary, Args: []string{"serve", "-c", r.config}, Lines: r.Lines}
+	spec := Spec{Name: cmp.Or(r.Member.Name, "slim-cp"), Path: r.binary, Args: []string{"serve", "-c", r.config}, LogLines: r.LogLines}
 	if files := r.Member.Files; files > 0 { // the hard limit, too: Go raises the other one to it
 		spec.Args = append([]string{"-c", fmt.Sprintf(`ulimit -n %d && exec "$0" "$@"`, files), spec.Path}, spec.Args...)
 		spec.Path = "/bin/sh"

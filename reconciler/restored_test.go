@@ -53,23 +53,21 @@ func TestDeletionsDoNotWaitForeverAfterARestore(t *testing.T) {
 		saved := w.Save()
 		a.Announce(x)
 		w.Settle()
+		answer := make(chan struct{})
 		w.Taps.Set(func(call *southbound.Call) func(*southbound.Answer) {
-			if len(call.Command.GetRoutesToDelete()) == 0 {
-				return nil
-			}
-			call.Command = &controllerpb.ConfigurationCommand{} // the nodes keep the route
-			return func(answer *southbound.Answer) { *answer = southbound.Answer{Err: southbound.ErrQueueFull} }
-		})
-		a.Withdraw(x)
-		pass(time.Second)
-		w.Taps.Set(func(call *southbound.Call) func(*southbound.Answer) {
-			if call.NodeID == c.ID() {
-				return func(*southbound.Answer) { pass(5 * time.Minute) }
+			switch restored := w.View().Generation() > 1; {
+			case restored && call.NodeID == c.ID():
+				return func(*southbound.Answer) { <-answer }
+			case !restored && len(call.Command.GetRoutesToDelete()) > 0:
+				call.Command = &controllerpb.ConfigurationCommand{} // the nodes keep the route
+				return func(answer *southbound.Answer) { *answer = southbound.Answer{Err: southbound.ErrQueueFull} }
 			}
 			return nil
 		})
-		w.Restore(saved)
+		a.Withdraw(x)
+		pass(time.Second)
 		w.Taps.Record()
+		w.Restore(saved)
 		pass(2 * time.Minute)
 		deleted := 0
 		for _, command := range w.Taps.Commands(b.ID()) {
@@ -79,6 +77,7 @@ func TestDeletionsDoNotWaitForeverAfterARestore(t *testing.T) {
 			t.Error("the route was not deleted in two minutes")
 		}
 		w.Taps.Set(nil)
+		close(answer)
 		w.Settle()
 	})
 }

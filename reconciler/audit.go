@@ -36,23 +36,12 @@ func (d *driver) audit(view *fsm.View, routes []*controllerpb.RouteEntry) []*sli
 	chunks := &auditChunks{asked: view.Index()}
 	for name := range view.NamesOf(d.id) {
 		if _, served := local[name]; !served {
-			delete(d.withdrawn, name)
 			chunks.add(name, func(a *slimcppb.Audit) *[]*slimcppb.Name { return &a.Absent })
 			continue
-		}
-		if _, withdrawn := d.withdrawn[name]; withdrawn {
-			// The node serves it after all, but this answer cannot bring it back: it was
-			// asked for before the withdrawal was let stand.
-			d.listsWanted = true
 		}
 		delete(local, name)
 		if doubted(view, d.id, name) {
 			chunks.add(name, func(a *slimcppb.Audit) *[]*slimcppb.Name { return &a.Kept })
-		}
-	}
-	for name := range d.withdrawn {
-		if !announces(view, d.id, name) {
-			delete(d.withdrawn, name) // this answer tells what is to be said of it
 		}
 	}
 	for name := range local {
@@ -84,11 +73,6 @@ func announcerOf(view *fsm.View, nodeID string, name fsm.Name) (fsm.Announcer, b
 	return record.Announcers[at], true
 }
 
-func announces(view *fsm.View, nodeID string, name fsm.Name) bool {
-	_, ok := announcerOf(view, nodeID, name)
-	return ok
-}
-
 func doubted(view *fsm.View, nodeID string, name fsm.Name) bool {
 	announcer, _ := announcerOf(view, nodeID, name)
 	return announcer.DoubtedAt > 0
@@ -99,6 +83,9 @@ type doubt struct {
 	index uint64 // of the withdrawal
 	since time.Time
 }
+
+// over reports whether the withdrawal has waited long enough.
+func (d doubt) over() bool { return time.Since(d.since) >= doubtTimeout-doubtInterval }
 
 // auditChunks cuts an audit into commands of bounded size.
 type auditChunks struct {
@@ -131,6 +118,11 @@ func (d *driver) settleDoubts() {
 	if d.stopped != nil {
 		return
 	}
+	if d.settling > 0 || view.Index() < d.minIndex {
+		d.l.clocks.AddAfter(clockKey(clockDoubts, d.id), doubtInterval)
+		return
+	}
+	d.listWithdrawn(view)
 	chunks := &auditChunks{asked: view.Index()}
 	open := map[fsm.Name]doubt{}
 	for name := range view.NamesOf(d.id) {
@@ -143,16 +135,40 @@ func (d *driver) settleDoubts() {
 			known = doubt{index: announcer.DoubtedAt, since: time.Now()}
 		}
 		open[name] = known
-		if time.Since(known.since) >= doubtTimeout-doubtInterval {
-			d.withdrawn[name] = struct{}{}
+		if known.over() {
 			chunks.add(name, func(a *slimcppb.Audit) *[]*slimcppb.Name { return &a.Absent })
 		}
 	}
 	if d.doubts = open; len(open) > 0 {
 		d.l.clocks.AddAfter(clockKey(clockDoubts, d.id), doubtInterval)
 	}
+	d.settling = len(chunks.done)
 	for _, audit := range chunks.done {
-		d.l.outbox.send(outgoing{command: d.observed(&slimcppb.Observed{Audit: audit})})
+		d.l.outbox.send(outgoing{command: d.observed(&slimcppb.Observed{Audit: audit}), done: d.settled})
+	}
+}
+
+// settled: the log has taken withdrawals that no list had settled, or it may have.
+func (d *driver) settled(result fsm.Result, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.settling--
+	if d.stopped == nil && err == nil {
+		d.minIndex = max(d.minIndex, result.Index)
+		d.l.clocks.AddAfter(clockKey(clockDoubts, d.id), viewDelay)
+	}
+}
+
+// listWithdrawn reads the lists again if a withdrawal stands that none had settled in
+// time. One that was asked for before cannot bring the name back if the node serves it
+// after all. d.mu is held.
+func (d *driver) listWithdrawn(view *fsm.View) {
+	for name, known := range d.doubts {
+		if _, announced := announcerOf(view, d.id, name); !announced && known.over() {
+			d.listsWanted = true
+			d.l.links.Add(d.id)
+			return
+		}
 	}
 }
 

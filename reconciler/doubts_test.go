@@ -109,3 +109,55 @@ func TestEachDoubtHasItsOwnTime(t *testing.T) {
 		w.Settle()
 	})
 }
+
+// A name is announced anew after its doubted withdrawal was let stand. What was known
+// of the withdrawal makes no storm of lists then.
+func TestADoubtMakesNoStormOfLists(t *testing.T) {
+	world.Run(t, noSweep(world.Options{}), func(t *testing.T, w *world.World) {
+		a, b := w.Join("a", "n"), w.Join("b", "n")
+		x := world.Name("x")
+		a.Announce(x)
+		b.Announce(x)
+		w.Settle()
+		slowLists(w, 9*time.Second)
+		w.Network.Break(w.Link("a", "b").ID)
+		pass(7 * time.Second)
+		if announced(w, a, x) {
+			t.Fatal("the withdrawal does not stand after 7 s")
+		}
+		a.Withdraw(x)
+		a.Announce(x)
+		slowLists(w, 10*time.Millisecond)
+		pass(20 * time.Second)
+		w.Taps.Record()
+		pass(10 * time.Second)
+		if n := len(w.Taps.Pushes(a.ID())); n > 0 {
+			t.Fatalf("%d requests in ten seconds in which nothing happened", n)
+		}
+		w.Taps.Set(nil)
+		w.Settle()
+	})
+}
+
+// Names that are served come back also if the log took their withdrawals late, and
+// nobody was told that it had.
+func TestServedNamesComeBackAfterALogThatStoodStill(t *testing.T) {
+	world.Run(t, noSweep(world.Options{}), func(t *testing.T, w *world.World) {
+		a, b := w.Join("a", "n"), w.Join("b", "n")
+		x := world.Name("x")
+		a.Announce(x)
+		b.Announce(x)
+		w.Settle()
+		slowLists(w, 4500*time.Millisecond)
+		w.Network.Break(w.Link("a", "b").ID)
+		pass(4 * time.Second)
+		w.Replica().Stall(true)
+		pass(6 * time.Second)
+		w.Replica().Forget(2)
+		w.Replica().Stall(false)
+		pass(time.Second)
+		w.Replica().Forget(0)
+		w.Taps.Set(nil)
+		w.Settle()
+	})
+}

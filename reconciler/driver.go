@@ -49,10 +49,8 @@ type driver struct {
 	linksNoted  bool // looked at while the slot was taken
 	routesNoted bool
 
-	doubts map[fsm.Name]doubt // when they were last looked through
-	// withdrawn are names whose doubted withdrawal was let stand, until the node's
-	// own answer about them.
-	withdrawn map[fsm.Name]struct{}
+	doubts   map[fsm.Name]doubt // when they were last looked through
+	settling int                // proposals under way that let withdrawals stand
 
 	batch    batch
 	failures map[routeKey]fsm.RouteFailure
@@ -110,7 +108,6 @@ func newDriver(l *leadership, node *fsm.Node, session fsm.Session, index uint64)
 		retries:     map[string]retry{},
 		missing:     map[string]int{},
 		held:        map[string]hold{},
-		withdrawn:   map[fsm.Name]struct{}{},
 	}
 }
 

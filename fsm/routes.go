@@ -279,12 +279,21 @@ func (v *View) deletedRoutesFrom(node *Node, links []*Link, dest string, yield f
 // announcer has confirmed that it no longer does. A removed link and an absent
 // session confirm as well (protocol N9).
 func (v *View) RemovalConfirmed(tombstone *Tombstone) bool {
-	for id := range v.carriers(v.formerGraph(), v.groupsWith(tombstone)) {
-		if node, ok := v.Node(id); ok && node.Connected() && node.Acked < tombstone.Revision {
-			return false
-		}
+	for range v.Unconfirmed(tombstone) {
+		return false
 	}
 	return true
+}
+
+// Unconfirmed iterates over the ids of the nodes that have yet to confirm a removal.
+func (v *View) Unconfirmed(tombstone *Tombstone) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for id := range v.carriers(v.formerGraph(), v.groupsWith(tombstone)) {
+			if node, ok := v.Node(id); ok && node.Connected() && node.Acked < tombstone.Revision && !yield(id) {
+				return
+			}
+		}
+	}
 }
 
 // groupsWith returns the groups that announced a name while a withdrawn

@@ -24,10 +24,18 @@ type batch struct {
 	refused bool
 }
 
+// maxMarked bounds the names that wait to be compared one by one: a node may obey
+// nothing while any number of them come and go. Beyond it all are compared.
+const maxMarked = 10_000
+
 func newBatch() batch { return batch{next: map[fsm.Name]struct{}{}} }
 
 func (b *batch) mark(name fsm.Name) {
-	if !b.nextAll {
+	switch {
+	case b.nextAll:
+	case len(b.next) == maxMarked:
+		b.markAll()
+	default:
 		b.next[name] = struct{}{}
 	}
 }

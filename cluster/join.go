@@ -128,7 +128,7 @@ func (r *Replica) enter(ctx context.Context, conn *grpc.ClientConn, clusterID st
 	err = callMember(ctx, conn, func(header grpc.CallOption) error {
 		_, err := slimcppb.NewReplicaServiceClient(conn).Join(ctx, &slimcppb.JoinRequest{
 			ReplicaId: r.ReplicaID(), BootId: r.bootID, Advertise: r.network.advertise,
-			Version: r.options.Peers.Version, Schema: fsm.SchemaVersion,
+			Version: r.options.Version, Schema: fsm.SchemaVersion,
 		}, header)
 		return err
 	})

@@ -256,7 +256,7 @@ func (r *Replica) record(ctx context.Context) bool {
 	defer cancel()
 	result, err := r.Propose(ctx, &slimcppb.Command{Payload: &slimcppb.Command_RecordReplica{RecordReplica: &slimcppb.RecordReplica{
 		ReplicaId: r.ReplicaID(), BootId: boot, Name: name, Address: r.network.advertise,
-		Version: r.options.Peers.Version, Schema: fsm.SchemaVersion, Boots: r.identity.boots(),
+		Version: r.options.Version, Schema: fsm.SchemaVersion, Boots: r.identity.boots(),
 	}}})
 	switch {
 	case errors.Is(result.Err, fsm.ErrReplicaRemoved):

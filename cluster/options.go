@@ -74,6 +74,8 @@ type Options struct {
 	// Name is the operator's name of the replica: up to 63 letters, digits, dots,
 	// hyphens and underscores. The replica id is drawn from it once.
 	Name string
+	// Version of the binary, for people.
+	Version string
 	// DataDir holds the log, the snapshots and the identity. Empty: everything
 	// is in memory and lost when the process ends.
 	DataDir string

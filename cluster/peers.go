@@ -58,8 +58,6 @@ type Peers struct {
 	ClientTLS func() *tls.Config
 	// Identity binds the certificates to the replicas that use them.
 	Identity PeerIdentity
-	// Version of the binary, for people.
-	Version string
 	// BootstrapExpect replicas, found through Join, form a cluster on their own.
 	// 0: the replica waits for Init or Join.
 	BootstrapExpect int
@@ -235,7 +233,7 @@ func (r *Replica) hello() *slimcppb.Hello {
 		ReplicaId: r.ReplicaID(),
 		BootId:    r.bootID,
 		Advertise: r.options.Peers.Advertise,
-		Version:   r.options.Peers.Version,
+		Version:   r.options.Version,
 		Schema:    fsm.SchemaVersion,
 		Boots:     r.identity.boots(),
 	}

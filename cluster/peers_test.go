@@ -77,9 +77,9 @@ func (e *ensemble) open(name string, change ...func(*cluster.Options)) (*cluster
 		e.dirs[name] = e.tb.TempDir()
 	}
 	options := cluster.Options{
-		Name: name, DataDir: e.dirs[name], Timings: testTimings,
+		Name: name, Version: "test", DataDir: e.dirs[name], Timings: testTimings,
 		Peers: &cluster.Peers{
-			Listener: e.network.listen(e.tb, name), Advertise: name + ":1", Version: "test", Dial: e.network.dial(name),
+			Listener: e.network.listen(e.tb, name), Advertise: name + ":1", Dial: e.network.dial(name),
 			Autopilot: cluster.Autopilot{StabilizationTime: 200 * time.Millisecond, DeadServerCleanup: true, MinQuorum: 3},
 		},
 	}
@@ -241,6 +241,13 @@ func TestClusterSurvivesItsLeader(t *testing.T) {
 	propose(t, e.replicas["a"], register(0))
 	old := e.leader()
 	e.kill(old)
+	for name, replica := range e.replicas {
+		for _, member := range replica.Status(t.Context()).Members {
+			if member.Version != "test" {
+				t.Errorf("%s says that %s has version %q", name, member.ReplicaID, member.Version)
+			}
+		}
+	}
 	for name, replica := range e.replicas {
 		eventually(t, "a write through "+name, func() bool {
 			// Unknown at first, if it was under way to the one that died; the same

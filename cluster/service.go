@@ -69,7 +69,7 @@ func (r *Replica) describe() *slimcppb.ReplicaDescription {
 	peers := cmp.Or(r.options.Peers, &Peers{}) // a lone replica has none
 	d := &slimcppb.ReplicaDescription{
 		ReplicaId: r.ReplicaID(), BootId: r.bootID, ClusterId: r.ClusterID(),
-		Advertise: peers.Advertise, Version: peers.Version, Schema: fsm.SchemaVersion,
+		Advertise: peers.Advertise, Version: r.options.Version, Schema: fsm.SchemaVersion,
 		LeaderId: r.leaderID(), Term: r.raft.CurrentTerm(),
 		LastIndex: r.raft.LastIndex(), AppliedIndex: view.Index(), Generation: view.Generation(),
 		BootstrapExpect: uint32(peers.BootstrapExpect), Draining: r.draining.Load(),

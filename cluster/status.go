@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -169,6 +170,7 @@ func (r *Replica) describeThese(ctx context.Context, members []Member) []MemberS
 func (r *Replica) judgeMember(status *MemberStatus, view *fsm.View, newest uint64) {
 	if record, ok := view.Replica(status.ReplicaID); ok {
 		status.HeldBack = record.HeldBack
+		status.Version = cmp.Or(status.Version, record.Version) // what it said when it started
 	}
 	if status.Problem != "" { // it cannot be reached
 		status.Ready = false

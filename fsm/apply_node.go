@@ -37,7 +37,7 @@ func (a *applier) registerNode(command *slimcppb.RegisterNode) Result {
 	session := Session{
 		Name:         name,
 		Epoch:        cmp.Or(command.GetProvisionalEpoch(), a.index()),
-		Details:      detailsFromProto(command.GetDetails()),
+		Details:      a.details(command),
 		PeerAddress:  command.GetPeerAddress(),
 		Resumed:      command.GetResumed() && command.GetProvisionalEpoch() == 0,
 		RegisteredAt: a.now(),
@@ -53,6 +53,15 @@ func (a *applier) registerNode(command *slimcppb.RegisterNode) Result {
 	}
 	a.ensureLinks(node.Group, node.ID)
 	return Result{NodeID: node.ID, Epoch: session.Epoch}
+}
+
+// details returns what a registration says of how the node can be reached.
+func (a *applier) details(command *slimcppb.RegisterNode) []ConnectionDetail {
+	details := detailsFromProto(command.GetDetails())
+	for i := range details {
+		details[i].Malformed = details[i].Malformed && a.meta.ActiveSchema >= 2
+	}
+	return details
 }
 
 // openSession stores the node with its new session and returns it, with the

@@ -279,7 +279,9 @@ func (h *history) goldenFleet() {
 	detail.TlsRequired, detail.AuthMethod = true, slimcppb.AuthMethod_AUTH_METHOD_SPIRE
 	detailed.GetRegisterNode().PeerAddress = "[::1]:40000"
 	h.must(detailed)
-	h.must(registerCommand(h.sessionName(), "", "lone", ""))
+	lone := registerCommand(h.sessionName(), "", "lone", "no address")
+	lone.GetRegisterNode().Details[0].ExternalEndpointMalformed = true
+	h.must(lone)
 	resumed := registerCommand(h.sessionName(), "b", "n1", "b-n1.test:1")
 	resumed.GetRegisterNode().Resumed = true
 	h.must(resumed)

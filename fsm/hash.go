@@ -129,6 +129,9 @@ func (h *hasher) details(details []ConnectionDetail) {
 		h.bool(detail.TLSRequired)
 		h.uint(uint64(detail.AuthMethod))
 		h.string(detail.TrustDomain)
+		if detail.Malformed { // never before schema 2
+			h.bool(true)
+		}
 	}
 }
 

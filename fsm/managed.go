@@ -13,7 +13,7 @@ const MinSecretBytes = 32
 
 // Errors of the commands that operators give. Their texts reach them.
 var (
-	ErrConfigManaged   = errors.New("topology is config-managed; modify the config file and restart to change topology")
+	ErrConfigManaged   = errors.New("topology is config-managed; change the config file and run \"slim-cp topology apply --config FILE\"")
 	ErrUnknownSegment  = errors.New("no such segment")
 	ErrDefaultSegment  = errors.New("the default segment cannot be removed; remove its links instead")
 	ErrUnknownEdge     = errors.New("no such link in the segment")

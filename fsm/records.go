@@ -44,9 +44,11 @@ type ConnectionDetail struct {
 	Endpoint         string
 	ExternalEndpoint string
 	HasExternal      bool // the node sent the field, even if it is empty
-	TLSRequired      bool
-	AuthMethod       slimcppb.AuthMethod
-	TrustDomain      string
+	// Malformed: the external endpoint cannot be dialled, whatever listens.
+	Malformed   bool
+	TLSRequired bool
+	AuthMethod  slimcppb.AuthMethod
+	TrustDomain string
 }
 
 // NodeState is where a node stands in its life.
@@ -121,11 +123,11 @@ func (n *Node) CommandSession() (Session, bool) {
 	return n.Sessions[len(n.Sessions)-1], true
 }
 
-// ExternalDetail returns the first detail with an external endpoint (protocol
-// L3).
+// ExternalDetail returns the first detail with an external endpoint that can be
+// dialled (protocol L3).
 func (n *Node) ExternalDetail() (ConnectionDetail, bool) {
 	for _, detail := range n.Details {
-		if detail.ExternalEndpoint != "" {
+		if detail.ExternalEndpoint != "" && !detail.Malformed {
 			return detail, true
 		}
 	}

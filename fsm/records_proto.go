@@ -17,6 +17,7 @@ func detailsFromProto(messages []*slimcppb.ConnectionDetail) []ConnectionDetail 
 			TLSRequired:      message.GetTlsRequired(),
 			AuthMethod:       message.GetAuthMethod(),
 			TrustDomain:      message.GetTrustDomain(),
+			Malformed:        message.GetExternalEndpointMalformed(),
 		})
 	}
 	return details
@@ -30,6 +31,8 @@ func detailsToProto(details []ConnectionDetail) []*slimcppb.ConnectionDetail {
 			TlsRequired: detail.TLSRequired,
 			AuthMethod:  detail.AuthMethod,
 			TrustDomain: detail.TrustDomain,
+
+			ExternalEndpointMalformed: detail.Malformed,
 		}
 		if detail.HasExternal {
 			message.ExternalEndpoint = &detail.ExternalEndpoint

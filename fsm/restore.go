@@ -32,7 +32,7 @@ type SnapshotInfo struct {
 	Term       uint64 // of that command
 	Schema     uint32 // that was active, so what reading the file needs
 	Clock      time.Time
-	Records    []RecordCount // in the order of the file, every kind
+	Records    []RecordCount // every kind, in the order of the file
 }
 
 // RecordCount is the number of records of a kind.
@@ -48,10 +48,38 @@ func (s *Snapshot) Info() SnapshotInfo {
 		ClusterID: t.meta.ClusterID, Generation: t.meta.Generation, Index: t.meta.Index, Term: t.meta.Term,
 		Schema: t.meta.ActiveSchema, Clock: t.meta.Clock,
 	}
-	for kind, count := range t.sizes() {
-		info.Records = append(info.Records, RecordCount{recordKinds[kind], count})
-	}
+	info.Records = t.recordCounts()
 	return info
+}
+
+// recordCounts counts what a state holds as lists do: what was deleted or removed and
+// is only remembered is a kind of its own.
+func (t *tables) recordCounts() []RecordCount {
+	deleted, removed := 0, 0
+	for link := range t.Links() {
+		if !link.Live() {
+			deleted++
+		}
+	}
+	for replica := range t.Replicas() {
+		if replica.Removed {
+			removed++
+		}
+	}
+	var counts []RecordCount
+	for kind, count := range t.sizes() {
+		switch name := recordKinds[kind]; name {
+		case "links":
+			counts = append(counts, RecordCount{name, count - deleted}, RecordCount{"deleted links", deleted})
+		case "replicas":
+			counts = append(counts, RecordCount{name, count - removed}, RecordCount{"removed replicas", removed})
+		case "segments": // those of a file have no records
+			counts = append(counts, RecordCount{name, t.segmentCount()})
+		default:
+			counts = append(counts, RecordCount{name, count})
+		}
+	}
+	return counts
 }
 
 // InspectSnapshot reads and judges a whole snapshot, as a restore does, and says

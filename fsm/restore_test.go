@@ -85,7 +85,7 @@ func TestARestoredClusterIsThePresentOneWithTheOldFleet(t *testing.T) {
 	equal(t, "cluster id", info.ClusterID, "test-cluster")
 	equal(t, "clock", info.Clock, now)
 	counts := recordsOf(info)
-	equal(t, "records", []int{counts["nodes"], counts["names"], counts["replicas"], counts["requests"], counts["ended sessions"]}, []int{2, 1, 3, 2, 0})
+	equal(t, "records", []int{counts["nodes"], counts["names"], counts["replicas"], counts["removed replicas"], counts["requests"], counts["ended sessions"]}, []int{2, 1, 2, 1, 2, 0})
 
 	if err := h.store.Restore(bytes.NewReader(rewritten)); err != nil {
 		t.Fatal(err)
@@ -370,4 +370,25 @@ func (f *fleet) resume(t *rapid.T, present *View) {
 func connected(view *View, id string) bool {
 	node, ok := view.Node(id)
 	return ok && node.Connected()
+}
+
+// What a snapshot holds is counted as lists count it.
+func TestSnapshotInfoCountsWhatListsShow(t *testing.T) {
+	h := newHistoryOf(t, SchemaVersion)
+	counts := func() map[string]int { return recordsOf(h.store.Capture().Info()) }
+	equal(t, "segments of the API", counts()["segments"], len(h.view().Segments()))
+	h.must(topologyCommand(linksSegment("core", [2]string{"a", Wildcard}), linksSegment("edge-$group", [2]string{"a", "$group"})))
+	equal(t, "segments of a file without nodes", counts()["segments"], 0)
+	for _, group := range []string{"a", "b", "c"} {
+		h.register(group, "n1")
+	}
+	equal(t, "segments of a file", counts()["segments"], len(h.view().Segments()))
+	equal(t, "links", []int{counts()["links"], counts()["deleted links"]}, []int{2, 0})
+	h.must(topologyCommand(linksSegment("core", [2]string{"a", "b"})))
+	equal(t, "links after one was deleted", []int{counts()["links"], counts()["deleted links"]}, []int{1, 1})
+	for _, id := range []string{"cp-1", "cp-2", "cp-3"} {
+		h.must(recordCommand(id, SchemaVersion))
+	}
+	h.must(removeReplicaCommand("cp-3"))
+	equal(t, "replicas", []int{counts()["replicas"], counts()["removed replicas"]}, []int{2, 1})
 }

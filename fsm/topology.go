@@ -290,14 +290,8 @@ func (t *tables) Segments() []SegmentInfo {
 	if !t.ConfigManaged() {
 		return t.managedSegments()
 	}
-	var groups []string
-	for group := range t.Groups() {
-		if group.Name != "" {
-			groups = append(groups, group.Name)
-		}
-	}
 	var infos []SegmentInfo
-	for _, segment := range t.expand(groups).segments {
+	for _, segment := range t.expand(t.groupNames()).segments {
 		info := SegmentInfo{Name: segment.name}
 		for _, group := range segment.graph.Vertices() {
 			if segment.graph.HasEdges(group) {
@@ -310,6 +304,29 @@ func (t *tables) Segments() []SegmentInfo {
 		infos = append(infos, info)
 	}
 	return infos
+}
+
+// segmentCount returns how many segments a list shows: before the first node nothing
+// of a file has an edge.
+func (t *tables) segmentCount() int {
+	switch {
+	case !t.ConfigManaged():
+		return len(t.managedSegments())
+	case t.NodeCount() == 0:
+		return 0
+	}
+	return len(expandSegments(t.fleet.GetTopology(), t.groupNames()))
+}
+
+// groupNames returns the groups that have a record, in order.
+func (t *tables) groupNames() []string {
+	var groups []string
+	for group := range t.Groups() {
+		if group.Name != "" {
+			groups = append(groups, group.Name)
+		}
+	}
+	return groups
 }
 
 // AllowedPairs yields the pairs of present groups that the topology links, each
@@ -346,12 +363,7 @@ func (t *tables) WantedPairs() iter.Seq2[string, string] {
 // wantedGroups returns the groups that have a record or an end of a link of the
 // API-managed topology, in order.
 func (t *tables) wantedGroups() []string {
-	var groups []string
-	for group := range t.Groups() {
-		if group.Name != "" {
-			groups = append(groups, group.Name)
-		}
-	}
+	groups := t.groupNames()
 	if !t.ConfigManaged() {
 		for segment := range t.segments.all() {
 			for _, edge := range segment.Edges {

@@ -24,14 +24,14 @@ func (s *Service) Convergence(ctx context.Context, _ *slimcppb.ConvergenceReques
 	}
 	e := s.explainer(view)
 	response := &slimcppb.ConvergenceResponse{Index: view.Index()}
-	e.nodesConverge(response)
+	notable := e.nodesConverge(response)
 	waiting := e.pairsConverge(response)
 	e.linksConverge(response)
 	e.routesConverge(response)
 	e.removalsConverge()
 	response.Converged = len(e.lines) == 0
 	response.Lines = bounded(e.lines, maxConvergenceLines)
-	response.Warnings = bounded(slices.Concat(s.notes(), e.doubles(), waiting), maxConvergenceLines)
+	response.Warnings = bounded(slices.Concat(s.notes(), notable, e.doubles(), caseHints(view, view.Fleet()), waiting), maxConvergenceLines)
 	return response, nil
 }
 
@@ -43,11 +43,15 @@ func bounded(lines []string, limit int) []string {
 	return append(lines[:limit-1:limit-1], fmt.Sprintf("and %d more", len(lines)-limit+1))
 }
 
-// nodesConverge looks at the nodes that should be connected: a node that departed
-// is not missed, one that may yet come back is.
-func (e *explainer) nodesConverge(response *slimcppb.ConvergenceResponse) {
+// nodesConverge looks at the nodes that should be connected: one that departed is
+// not missed, one that may yet come back is. It returns what an operator should know
+// of the nodes beside that: which have departed, and which nobody can dial.
+func (e *explainer) nodesConverge(response *slimcppb.ConvergenceResponse) (notable []string) {
 	for node := range e.view.Nodes() {
 		if node.State == fsm.NodeDeparted {
+			if response.DepartedNodes++; response.DepartedNodes <= maxNamed {
+				notable = append(notable, e.nodeTrouble(node))
+			}
 			continue
 		}
 		response.Nodes++
@@ -57,7 +61,14 @@ func (e *explainer) nodesConverge(response *slimcppb.ConvergenceResponse) {
 		if trouble := e.nodeTrouble(node); trouble != "" {
 			e.say("%s", trouble)
 		}
+		if problem := undialable(node); problem != "" {
+			notable = append(notable, problem)
+		}
 	}
+	if more := response.DepartedNodes; more > maxNamed {
+		notable = append(notable, fmt.Sprintf("more nodes that are gone: %d", more-maxNamed))
+	}
+	return notable
 }
 
 // doubles names the nodes whose id seems to be that of two processes (protocol S4).

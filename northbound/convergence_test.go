@@ -39,6 +39,10 @@ func (f *fleet) wantConvergence(tb testing.TB, counts *slimcppb.ConvergenceRespo
 	wantLines(tb, got.GetLines(), lines...)
 	counts.Index, counts.Converged = f.index, len(lines) == 0
 	got.Lines = nil
+	got.Warnings = plain(got.Warnings)
+	if len(got.Warnings) == 0 {
+		got.Warnings = nil
+	}
 	if !proto.Equal(got, counts) {
 		tb.Errorf("got %v, want %v", got, counts)
 	}
@@ -119,12 +123,63 @@ func TestConvergenceOfNodes(t *testing.T) {
 	f.wantConvergence(t, &slimcppb.ConvergenceResponse{Nodes: 2, ConnectedNodes: 1},
 		"node a/1 has not been connected since TIME: its stream ended", silent)
 	f.depart("a/1")
-	f.wantConvergence(t, &slimcppb.ConvergenceResponse{Nodes: 1, ConnectedNodes: 1}, silent)
+	gone := []string{"node a/1 is gone: it has not been connected since TIME"}
+	f.wantConvergence(t, &slimcppb.ConvergenceResponse{Nodes: 1, ConnectedNodes: 1, DepartedNodes: 1, Warnings: gone}, silent)
 	f.apply(&slimcppb.Command{Payload: &slimcppb.Command_DeregisterNode{DeregisterNode: &slimcppb.DeregisterNode{
 		Session: f.sessions["a/2"].name,
 	}}})
-	f.wantConvergence(t, &slimcppb.ConvergenceResponse{Nodes: 1, ConnectedNodes: 1},
+	f.wantConvergence(t, &slimcppb.ConvergenceResponse{Nodes: 1, ConnectedNodes: 1, DepartedNodes: 1, Warnings: gone},
 		"node a/2 is leaving: it deregistered or was evicted")
+}
+
+// A fleet whose nodes are all gone has converged, and says so.
+func TestConvergenceNamesNodesThatAreGone(t *testing.T) {
+	f := newFleet(t, star("hub"))
+	for i := range 8 {
+		id := fmt.Sprintf("a/%d", i)
+		f.register(id)
+		f.lose(id)
+		f.depart(id)
+	}
+	got := f.convergence()
+	if !got.GetConverged() || got.GetNodes() != 0 || got.GetDepartedNodes() != 8 {
+		t.Errorf("%v", got)
+	}
+	warnings := plain(got.GetWarnings())
+	if len(warnings) != 6 || warnings[0] != "node a/0 is gone: it has not been connected since TIME" || warnings[5] != "more nodes that are gone: 3" {
+		t.Errorf("warnings are\n%s", strings.Join(warnings, "\n"))
+	}
+	f.register("a/7")
+	if again := f.convergence(); again.GetDepartedNodes() != 7 || again.GetNodes() != 1 {
+		t.Errorf("after one came back: %v", again)
+	}
+}
+
+// What nobody can dial is named: the node has no link for it.
+func TestMalformedEndpointsAreNamed(t *testing.T) {
+	f := newFleet(t, mesh())
+	f.register("a/1", inner())
+	bad := gateway("b ext:1")
+	bad.ExternalEndpointMalformed = true
+	f.register("b/1", bad)
+	named := `nobody can dial the external endpoint "b ext:1" of node b/1: accepted is HOST:PORT`
+	f.wantConvergence(t, &slimcppb.ConvergenceResponse{Nodes: 2, ConnectedNodes: 2, Warnings: []string{named}},
+		"groups a and b are not linked: neither group a nor group b has a connected node with an external endpoint")
+	f.wantLink(t, false, allowed, named, "neither group a nor group b has a connected node with an external endpoint")
+	for i := range 7 {
+		f.register(fmt.Sprint("b/x", i), bad)
+	}
+	answer, err := f.operator(t).ExplainLink(t.Context(), &slimcppb.ExplainLinkRequest{GroupA: "a", GroupB: "b"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if lines := answer.GetLines(); len(lines) != 8 || lines[6] != "more nodes with an external endpoint that nobody can dial: 3" {
+		t.Errorf("lines are\n%s", strings.Join(lines, "\n"))
+	}
+	// It is shown as the node sent it.
+	if nodes := f.operator(t).nodes(t); nodes[1].GetConnections()[0].GetExternalEndpoint() != "b ext:1" {
+		t.Errorf("nodes %v", nodes)
+	}
 }
 
 // A link whose end is disputed may have its routes at the wrong node.

@@ -50,13 +50,14 @@ func (e *explainer) at(t time.Time) string {
 func (e *explainer) sayGroup(group string) bool {
 	record, known := e.view.Group(group)
 	if !known {
-		e.say("group %s has no node", group)
+		e.say("group %s has no node%s", group, newPairs(e.view).hint(group))
 		return false
 	}
 	if record.Connected == 0 {
 		e.say("group %s has no connected node", group)
 	}
 	e.sayTroubles(e.view.Members(group))
+	e.sayUndialable(group)
 	return record.Connected > 0
 }
 
@@ -78,13 +79,42 @@ func (e *explainer) sayTroubles(ids iter.Seq[string]) {
 	}
 }
 
+// sayUndialable names the nodes of a group that offer what nobody can dial.
+func (e *explainer) sayUndialable(group string) {
+	named := 0
+	for id := range e.view.Members(group) {
+		node, ok := e.view.Node(id)
+		if !ok || undialable(node) == "" {
+			continue
+		}
+		if named++; named <= maxNamed {
+			e.say("%s", undialable(node))
+		}
+	}
+	if named > maxNamed {
+		e.say("more nodes with an external endpoint that nobody can dial: %d", named-maxNamed)
+	}
+}
+
+// undialable says which external endpoint of a node nobody can dial, empty if there is
+// none.
+func undialable(node *fsm.Node) string {
+	for _, detail := range node.Details {
+		if detail.Malformed {
+			return fmt.Sprintf("nobody can dial the external endpoint %q of node %s: accepted is HOST:PORT",
+				shown(detail.ExternalEndpoint), node.ID)
+		}
+	}
+	return ""
+}
+
 // nodeTrouble says why a node does no work now, empty if it does.
 func (e *explainer) nodeTrouble(node *fsm.Node) string {
 	switch {
 	case node.State == fsm.NodeLeaving:
 		return fmt.Sprintf("node %s is leaving: it deregistered or was evicted", node.ID)
 	case node.State == fsm.NodeDeparted:
-		return fmt.Sprintf("node %s departed: it has not been connected since %s", node.ID, e.at(node.LastSession.At))
+		return fmt.Sprintf("node %s is gone: it has not been connected since %s", node.ID, e.at(node.LastSession.At))
 	case !node.Connected():
 		return fmt.Sprintf("node %s has not been connected since %s: %s",
 			node.ID, e.at(node.LastSession.At), lossReason(node.LastSession.Reason))

@@ -61,7 +61,7 @@ func TestExplainLinkWithoutALink(t *testing.T) {
 	f.lose("b/1")
 	f.wantLink(t, false, allowed, "group b has no connected node", "node b/1 has not been connected since TIME: its stream ended")
 	f.depart("b/1")
-	f.wantLink(t, false, allowed, "group b has no connected node", "node b/1 departed: it has not been connected since TIME")
+	f.wantLink(t, false, allowed, "group b has no connected node", "node b/1 is gone: it has not been connected since TIME")
 
 	f.register("b/1", inner())
 	f.silence("b/1")

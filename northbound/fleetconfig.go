@@ -35,7 +35,8 @@ func (s *Service) ApplyFleetConfig(ctx context.Context, request *slimcppb.ApplyF
 				return errUnchanged
 			}
 			change := view.FleetChange(wanted)
-			response.Changed, response.Changes = true, change.Lines()
+			response.Changed = true
+			response.Changes = append(change.Lines(), caseHints(view, wanted)...)
 			if losses := change.Losses(); len(losses) > 0 && view.FleetRevision() > 0 && !request.GetForce() {
 				return &refusal{text: "it needs --force: " + strings.Join(losses, "; "), cause: errNeedsForce}
 			}
@@ -62,7 +63,8 @@ func (s *Service) PreviewFleetConfig(ctx context.Context, request *slimcppb.Prev
 	response := &slimcppb.PreviewFleetConfigResponse{Index: view.Index()}
 	if !proto.Equal(view.Fleet(), wanted) {
 		change := view.FleetChange(wanted)
-		response.Changed, response.Changes = true, change.Lines()
+		response.Changed = true
+		response.Changes = append(change.Lines(), caseHints(view, wanted)...)
 		if view.FleetRevision() > 0 {
 			response.Losses = change.Losses()
 		}

@@ -23,7 +23,7 @@ import (
 	"github.com/slim-cp/slim-cp/proto/slimcp/v1"
 )
 
-const configManaged = "topology is config-managed; modify the config file and restart to change topology"
+const configManaged = `topology is config-managed; change the config file and run "slim-cp topology apply --config FILE"`
 
 // change is one call of a mutation.
 type change func(context.Context, *client) error

@@ -170,10 +170,14 @@ func checkSecretGroup(group string) error {
 
 func missingGroups(view *fsm.View, groups ...string) []string {
 	var warnings []string
+	p := newPairs(view)
 	for _, group := range groups {
 		if _, registered := view.Group(group); !registered {
 			warnings = append(warnings, fmt.Sprintf(
 				"domain '%s' has no registered nodes yet; physical link will be created when nodes register", group))
+		}
+		if other, found := p.otherCase(group); found {
+			warnings = append(warnings, fmt.Sprintf("domain '%s' differs from the registered domain '%s' only by case", group, other))
 		}
 	}
 	return warnings

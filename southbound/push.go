@@ -3,6 +3,8 @@ package southbound
 import (
 	"encoding/json"
 	"fmt"
+	"net/url"
+	"strconv"
 	"strings"
 	"time"
 
@@ -141,14 +143,39 @@ func Route(name fsm.Name, linkID string) *controllerpb.Route {
 // EndpointURL is what the source of a link dials: the endpoint with a scheme. A
 // node may have been configured with one, which must not be doubled.
 func EndpointURL(link *fsm.Link) string {
-	host := link.Endpoint
-	for _, scheme := range []string{"http://", "https://"} {
-		host = strings.TrimPrefix(host, scheme)
-	}
+	host := withoutScheme(link.Endpoint)
 	if link.TLSRequired {
 		return "https://" + host
 	}
 	return "http://" + host
+}
+
+func withoutScheme(endpoint string) string {
+	for _, scheme := range []string{"http://", "https://"} {
+		endpoint = strings.TrimPrefix(endpoint, scheme)
+	}
+	return endpoint
+}
+
+// canDial reports whether a node could make an address of an external endpoint. Nodes
+// take a URL of ASCII characters; without a port they dial the one of the scheme.
+func canDial(external string) bool {
+	address := withoutScheme(external)
+	if strings.Contains(address, "://") || strings.ContainsAny(address, "\"<>\\^`{|}") || strings.ContainsFunc(address, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return false
+	}
+	parsed, err := url.Parse("http://" + address)
+	if err != nil || parsed.Hostname() == "" {
+		return false
+	}
+	if strings.Contains(parsed.Hostname(), ":") != strings.HasPrefix(parsed.Host, "[") {
+		return false
+	}
+	if parsed.Port() == "" {
+		return !strings.HasSuffix(parsed.Host, ":")
+	}
+	port, err := strconv.ParseUint(parsed.Port(), 10, 16)
+	return err == nil && port > 0
 }
 
 func authMethod(link *fsm.Link) any {

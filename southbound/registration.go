@@ -44,6 +44,8 @@ type registration struct {
 	unreported []string
 	// skipped says what of the request was left out.
 	skipped []error
+	// undialable says why nobody is sent to an endpoint of the node.
+	undialable []error
 	// appliedIndex is the replica's when the request was read (protocol S1).
 	appliedIndex uint64
 }
@@ -87,6 +89,10 @@ func (r *registration) readDetails(details []*controllerpb.ConnectionDetails, pe
 			continue
 		}
 		r.command.Details = append(r.command.Details, converted)
+		if external := converted.GetExternalEndpoint(); external != "" && !canDial(external) {
+			converted.ExternalEndpointMalformed = true
+			r.undialable = append(r.undialable, fmt.Errorf("external endpoint %q: accepted is HOST:PORT", logged(external)))
+		}
 	}
 	slices.SortFunc(r.command.Details, compareDetails)
 }

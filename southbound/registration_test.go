@@ -75,6 +75,29 @@ func TestFirstCommandsAnswerIsDelivered(t *testing.T) {
 	})
 }
 
+// A node that nobody can dial is let in, and the log says why it gets no links.
+func TestNodeWithAMalformedExternalEndpointIsLetIn(t *testing.T) {
+	run(t, func(t *testing.T, r *rig) {
+		r.join("a", "node-a")
+		r.join("b", "node-b", external("b example:1"))
+		if link, linked := r.replica.store.View().LinkBetween("a", "b"); linked {
+			t.Errorf("link %+v", link)
+		}
+		node, _ := r.replica.store.View().Node("b/node-b")
+		if len(node.Details) != 1 || node.Details[0].ExternalEndpoint != "b example:1" {
+			t.Errorf("details %+v", node.Details)
+		}
+		if lines := r.logs.lines("[WARN]", "no other node will dial this one"); len(lines) != 1 ||
+			!strings.Contains(lines[0], "b/node-b") || !strings.Contains(lines[0], "b example:1") {
+			t.Errorf("log lines %q", lines)
+		}
+		r.join("b", "node-c", external("b.example:1"))
+		if _, linked := r.replica.store.View().LinkBetween("a", "b"); !linked {
+			t.Error("no link to a node of the same group that can be dialled")
+		}
+	})
+}
+
 func TestBadRegistrationIsRefusedAndDisturbsNobody(t *testing.T) {
 	long := strings.Repeat("x", 254)
 	cases := map[string]struct {

@@ -280,6 +280,9 @@ func (st *stream) serveNode() error {
 	for _, reason := range st.registration.skipped {
 		st.malformed("registration", reason)
 	}
+	for _, reason := range st.registration.undialable {
+		st.log.Warn("no other node will dial this one", "reason", reason)
+	}
 	s.running.Go(st.propose)
 	if err := st.awaitCommitted(turnedAway); err != nil {
 		return err

@@ -19,14 +19,14 @@ import (
 func (r *process) clusterOptions() (cluster.Options, error) {
 	settings, section := r.settings, r.settings.Cluster
 	if section == nil {
-		return cluster.Options{Name: replicaName(), DataDir: settings.Database.Path}, nil
+		return cluster.Options{Name: replicaName(), Version: versionText(), DataDir: settings.Database.Path}, nil
 	}
 	name := section.Name
 	if name == "" {
 		name = replicaName()
 	}
 	options := cluster.Options{
-		Name: name, DataDir: section.DataDir, SnapshotThreshold: section.Raft.SnapshotThreshold,
+		Name: name, Version: versionText(), DataDir: section.DataDir, SnapshotThreshold: section.Raft.SnapshotThreshold,
 		MaxLogBytes: section.Raft.MaxLogBytes,
 		Timings: cluster.Timings{
 			Heartbeat:   section.Raft.HeartbeatTimeout,
@@ -35,7 +35,6 @@ func (r *process) clusterOptions() (cluster.Options, error) {
 		},
 		Peers: &cluster.Peers{
 			Advertise:       section.Advertise,
-			Version:         versionText(),
 			BootstrapExpect: section.BootstrapExpect,
 			Join:            section.Join,
 			Identity:        peerIdentity(section.PeerIdentity),

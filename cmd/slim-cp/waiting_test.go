@@ -51,17 +51,14 @@ func (p *printed) wait(t *testing.T, text string) {
 	}
 }
 
-// TestStartedIsPrintedWhenNodesAreServed: scripts that wait for that line begin to use
-// the replica when they see it.
-func TestStartedIsPrintedWhenNodesAreServed(t *testing.T) {
+// startProcess runs a replica with Unix sockets and further YAML until the test ends,
+// and returns a client of its operators' side.
+func startProcess(t *testing.T, stdout *printed, yaml string) slimcppb.ClusterServiceClient {
+	t.Helper()
 	folder := t.TempDir()
-	north, south := filepath.Join(folder, "n.sock"), filepath.Join(folder, "s.sock")
-	file := filepath.Join(folder, "slim-cp.yaml")
-	yaml := fmt.Sprintf(`
-northbound: {endpoint: "unix://%s", tls: {insecure: true}}
-southbound: {endpoint: "unix://%s", tls: {insecure: true}}
-cluster: {name: cp-1, data_dir: %q, endpoint: "127.0.0.1:%d", insecure: true}
-`, north, south, filepath.Join(folder, "data"), freePort(t))
+	north, file := filepath.Join(folder, "n.sock"), filepath.Join(folder, "slim-cp.yaml")
+	yaml = fmt.Sprintf("northbound: {endpoint: \"unix://%s\", tls: {insecure: true}}\nsouthbound: {endpoint: \"unix://%s\", tls: {insecure: true}}\n%s",
+		north, filepath.Join(folder, "s.sock"), yaml)
 	if err := os.WriteFile(file, []byte(yaml), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -70,30 +67,64 @@ cluster: {name: cp-1, data_dir: %q, endpoint: "127.0.0.1:%d", insecure: true}
 	if err != nil {
 		t.Fatal(err)
 	}
-	stdout := &printed{}
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- run(ctx, settings, read, nil, hclog.NewNullLogger(), stdout) }()
-	defer func() {
+	t.Cleanup(func() {
 		stop()
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
-	}()
-
-	stdout.wait(t, "\n")
-	if got := stdout.String(); !strings.HasPrefix(got, "waiting: not a member of a cluster; ") || strings.Contains(got, "started") {
-		t.Errorf("a replica that is no member prints %q", got)
-	}
+	})
 	conn, err := grpc.NewClient("unix://"+north, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close()
-	if _, err := slimcppb.NewClusterServiceClient(conn).Init(ctx, &slimcppb.InitRequest{}); err != nil {
+	t.Cleanup(func() { _ = conn.Close() })
+	return slimcppb.NewClusterServiceClient(conn)
+}
+
+func startMember(t *testing.T, stdout *printed) slimcppb.ClusterServiceClient {
+	t.Helper()
+	return startProcess(t, stdout, fmt.Sprintf("cluster: {name: cp-1, data_dir: %q, endpoint: \"127.0.0.1:%d\", insecure: true}", t.TempDir(), freePort(t)))
+}
+
+// TestStartedIsPrintedWhenNodesAreServed: scripts that wait for that line begin to use
+// the replica when they see it.
+func TestStartedIsPrintedWhenNodesAreServed(t *testing.T) {
+	stdout := &printed{}
+	client := startMember(t, stdout)
+	stdout.wait(t, "\n")
+	if got := stdout.String(); !strings.HasPrefix(got, "waiting: not a member of a cluster; ") || strings.Contains(got, "started") {
+		t.Errorf("a replica that is no member prints %q", got)
+	}
+	if _, err := client.Init(t.Context(), &slimcppb.InitRequest{}); err != nil {
 		t.Fatal(err)
 	}
 	stdout.wait(t, "\ncontrol plane started\n")
+}
+
+// The version is shown of every replica, of one without a cluster as well.
+func TestEveryReplicaHasAVersion(t *testing.T) {
+	for name, start := range map[string]func(*printed) slimcppb.ClusterServiceClient{
+		"alone": func(stdout *printed) slimcppb.ClusterServiceClient { return startProcess(t, stdout, "") },
+		"of several": func(stdout *printed) slimcppb.ClusterServiceClient {
+			client := startMember(t, stdout)
+			stdout.wait(t, "\n")
+			if _, err := client.Init(t.Context(), &slimcppb.InitRequest{}); err != nil {
+				t.Fatal(err)
+			}
+			return client
+		},
+	} {
+		stdout := &printed{}
+		client := start(stdout)
+		stdout.wait(t, startedLine)
+		status, err := client.ClusterStatus(t.Context(), &slimcppb.ClusterStatusRequest{})
+		if err != nil || len(status.GetReplicas()) != 1 || status.GetReplicas()[0].GetVersion() != versionText() {
+			t.Errorf("%s: %v, %v, want version %q", name, status, err, versionText())
+		}
+	}
 }
 
 // freePort returns a port that is free, below the range that the system hands out.

@@ -238,7 +238,9 @@ func TestCommandsWorkOnFollowers(t *testing.T) {
 			t.Errorf("a stale list: exit code %d: %s", code, stderr)
 		}
 		r.MustOperate(t, "status")
-		r.MustOperate(t, "explain", "link", "a", "b")
+		if code, explained, stderr := r.Operate(t, "explain", "link", "a", "b"); code != 4 || !strings.Contains(explained, "does not work") {
+			t.Errorf("explain of a link that nobody asked for: exit code %d: %s%s", code, explained, stderr)
+		}
 		r.MustOperate(t, "cluster", "finalize-upgrade")
 	}
 	for i, r := range others {

@@ -145,9 +145,9 @@ func (e *ensemble) start(name string) *replica {
 	r := &replica{name: name, store: fsm.New()}
 	var err error
 	r.Replica, err = cluster.Open(context.Background(), cluster.Options{
-		Name: name, DataDir: e.dirs[name], Timings: timings,
+		Name: name, Version: "test", DataDir: e.dirs[name], Timings: timings,
 		Peers: &cluster.Peers{
-			Listener: e.links.listen(e.t, name+clusterPort), Advertise: name + clusterPort, Version: "test", Dial: e.links.dialer(name),
+			Listener: e.links.listen(e.t, name+clusterPort), Advertise: name + clusterPort, Dial: e.links.dialer(name),
 			Autopilot: cluster.Autopilot{StabilizationTime: 200 * time.Millisecond},
 		},
 	}, r.store, e.logger(name+".cluster", hclog.Warn))

@@ -132,7 +132,7 @@ func TestScenario17OperatorIsToldWhyThereIsNoLink(t *testing.T) {
 	code, said, stderr := process.Run(t, process.Spec{
 		Name: "slim-cp explain", Path: binaries.Path("slim-cp"), Args: []string{"explain", "link", "a", "b", "--server", l.Northbound},
 	}, appStart)
-	if code != 0 || !strings.Contains(said, "external endpoint") {
+	if code != 4 || !strings.Contains(said, "external endpoint") {
 		t.Errorf("explain ended with exit code %d, and no word of the external endpoint in: %s%s", code, said, stderr)
 	}
 

@@ -297,6 +297,9 @@ type ConvergenceResponse struct {
 	AppliedRoutes  uint64   `protobuf:"varint,9,opt,name=applied_routes,json=appliedRoutes,proto3" json:"applied_routes,omitempty"`
 	// What looks wrong and keeps nothing from converging, at most 100 lines.
 	Warnings []string `protobuf:"bytes,10,rep,name=warnings,proto3" json:"warnings,omitempty"`
+	// Nodes that were given up and are still listed. They are not among nodes, and keep
+	// nothing from converging.
+	DepartedNodes uint64 `protobuf:"varint,13,opt,name=departed_nodes,json=departedNodes,proto3" json:"departed_nodes,omitempty"`
 	// Pairs of groups that the topology links and of which a group has no node. They
 	// keep nothing from converging, and are among the warnings. Absent: none.
 	WaitingPairs  *uint64 `protobuf:"varint,14,opt,name=waiting_pairs,json=waitingPairs,proto3,oneof" json:"waiting_pairs,omitempty"`
@@ -402,6 +405,13 @@ func (x *ConvergenceResponse) GetWarnings() []string {
 		return x.Warnings
 	}
 	return nil
+}
+
+func (x *ConvergenceResponse) GetDepartedNodes() uint64 {
+	if x != nil {
+		return x.DepartedNodes
+	}
+	return 0
 }
 
 func (x *ConvergenceResponse) GetWaitingPairs() uint64 {
@@ -2124,7 +2134,7 @@ const file_proto_slimcp_v1_cluster_proto_rawDesc = "" +
 	"\x05works\x18\x01 \x01(\bR\x05works\x12\x14\n" +
 	"\x05lines\x18\x02 \x03(\tR\x05lines\x12\x14\n" +
 	"\x05index\x18\x03 \x01(\x04R\x05index\"\x14\n" +
-	"\x12ConvergenceRequest\"\xf0\x02\n" +
+	"\x12ConvergenceRequest\"\x97\x03\n" +
 	"\x13ConvergenceResponse\x12\x1c\n" +
 	"\tconverged\x18\x01 \x01(\bR\tconverged\x12\x14\n" +
 	"\x05lines\x18\x02 \x03(\tR\x05lines\x12\x14\n" +
@@ -2136,7 +2146,8 @@ const file_proto_slimcp_v1_cluster_proto_rawDesc = "" +
 	"\x06routes\x18\b \x01(\x04R\x06routes\x12%\n" +
 	"\x0eapplied_routes\x18\t \x01(\x04R\rappliedRoutes\x12\x1a\n" +
 	"\bwarnings\x18\n" +
-	" \x03(\tR\bwarnings\x12(\n" +
+	" \x03(\tR\bwarnings\x12%\n" +
+	"\x0edeparted_nodes\x18\r \x01(\x04R\rdepartedNodes\x12(\n" +
 	"\rwaiting_pairs\x18\x0e \x01(\x04H\x00R\fwaitingPairs\x88\x01\x01B\x10\n" +
 	"\x0e_waiting_pairs\"_\n" +
 	"\x17ApplyFleetConfigRequest\x12.\n" +

@@ -270,8 +270,11 @@ type ConnectionDetail struct {
 	TlsRequired      bool                   `protobuf:"varint,3,opt,name=tls_required,json=tlsRequired,proto3" json:"tls_required,omitempty"`
 	AuthMethod       AuthMethod             `protobuf:"varint,4,opt,name=auth_method,json=authMethod,proto3,enum=slimcp.v1.AuthMethod" json:"auth_method,omitempty"`
 	TrustDomain      string                 `protobuf:"bytes,5,opt,name=trust_domain,json=trustDomain,proto3" json:"trust_domain,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// The external endpoint cannot be dialled, whatever listens: nobody is sent to it
+	// (from schema 2 on).
+	ExternalEndpointMalformed bool `protobuf:"varint,6,opt,name=external_endpoint_malformed,json=externalEndpointMalformed,proto3" json:"external_endpoint_malformed,omitempty"`
+	unknownFields             protoimpl.UnknownFields
+	sizeCache                 protoimpl.SizeCache
 }
 
 func (x *ConnectionDetail) Reset() {
@@ -337,6 +340,13 @@ func (x *ConnectionDetail) GetTrustDomain() string {
 		return x.TrustDomain
 	}
 	return ""
+}
+
+func (x *ConnectionDetail) GetExternalEndpointMalformed() bool {
+	if x != nil {
+		return x.ExternalEndpointMalformed
+	}
+	return false
 }
 
 // FleetConfig is everything outside the log that Apply or the configuration of
@@ -864,14 +874,15 @@ const file_proto_slimcp_v1_types_proto_rawDesc = "" +
 	"component2\x18\x03 \x01(\tR\n" +
 	"component2\x12\x1f\n" +
 	"\vinstance_id\x18\x04 \x01(\fR\n" +
-	"instanceId\"\xf4\x01\n" +
+	"instanceId\"\xb4\x02\n" +
 	"\x10ConnectionDetail\x12\x1a\n" +
 	"\bendpoint\x18\x01 \x01(\tR\bendpoint\x120\n" +
 	"\x11external_endpoint\x18\x02 \x01(\tH\x00R\x10externalEndpoint\x88\x01\x01\x12!\n" +
 	"\ftls_required\x18\x03 \x01(\bR\vtlsRequired\x126\n" +
 	"\vauth_method\x18\x04 \x01(\x0e2\x15.slimcp.v1.AuthMethodR\n" +
 	"authMethod\x12!\n" +
-	"\ftrust_domain\x18\x05 \x01(\tR\vtrustDomainB\x14\n" +
+	"\ftrust_domain\x18\x05 \x01(\tR\vtrustDomain\x12>\n" +
+	"\x1bexternal_endpoint_malformed\x18\x06 \x01(\bR\x19externalEndpointMalformedB\x14\n" +
 	"\x12_external_endpoint\"\x98\x02\n" +
 	"\vFleetConfig\x12/\n" +
 	"\btopology\x18\x01 \x01(\v2\x13.slimcp.v1.TopologyR\btopology\x12N\n" +

@@ -17,6 +17,8 @@ import (
 type callError struct {
 	action string
 	asked  endpoint
+	// passed are the ones that were asked before.
+	passed []passedOver
 	// limit is how long the call was given.
 	limit time.Duration
 	// credentialsHint says how credentials are given.
@@ -26,18 +28,32 @@ type callError struct {
 
 // newCallError says what was attempted, and with whom. What failed on this side, as
 // a file, is not the control plane's.
-func (t *tree) newCallError(action string, asked endpoint, limit time.Duration, cause error) error {
+func (t *tree) newCallError(action string, servers *servers, cause error) error {
 	if errors.Is(cause, context.DeadlineExceeded) || errors.Is(cause, context.Canceled) {
 		cause = status.FromContextError(cause).Err()
 	}
 	if _, ok := status.FromError(cause); !ok {
 		return fmt.Errorf("%s: %w", action, cause)
 	}
-	return &callError{action: action, asked: asked, limit: limit, credentialsHint: t.vocabulary.credentialsHint, cause: cause}
+	return &callError{
+		action: action, asked: servers.asked(), passed: servers.passed, limit: servers.limit,
+		credentialsHint: t.vocabulary.credentialsHint, cause: cause,
+	}
 }
 
 func (e *callError) Error() string {
-	text := fmt.Sprintf("%s at %s: %s", e.action, e.asked.address, e.reason())
+	text := e.action
+	for _, passed := range e.passed {
+		before := *e
+		before.asked, before.cause = passed.asked, passed.cause
+		text += before.outcome() + ","
+	}
+	return text + e.outcome()
+}
+
+// outcome says what came of asking one control plane.
+func (e *callError) outcome() string {
+	text := fmt.Sprintf(" at %s: %s", e.asked.address, e.reason())
 	if hint := e.hint(); hint != "" {
 		text += " (" + hint + ")"
 	}

@@ -105,7 +105,9 @@ func TestReasons(t *testing.T) {
 		{codes.Unavailable, reset, "x at h:1: UNAVAILABLE: the call was cut off"},
 		{codes.Unavailable, "save: rpc error: code = Unavailable desc = no leader", "x at h:1: UNAVAILABLE: save: no leader"},
 	} {
-		err := (&tree{}).newCallError("x", endpoint{address: "h:1"}, defaultLongWait, status.Error(c.code, c.text))
+		asked := newServers([]endpoint{{address: "h:1"}})
+		asked.limit = defaultLongWait
+		err := (&tree{}).newCallError("x", asked, status.Error(c.code, c.text))
 		if err.Error() != c.want {
 			t.Errorf("%v %q reads %q, want %q", c.code, c.text, err, c.want)
 		}

@@ -34,18 +34,22 @@ func (t *tree) change(
 func (t *tree) changeOn(command *cobra.Command, action string, call func(context.Context, *grpc.ClientConn) error) error {
 	progress := &callProgress{}
 	unknown := false
+	id := uuid.NewString()
 	err := t.connect(command, action, func(ctx context.Context, connection *grpc.ClientConn) error {
-		ctx = metadata.AppendToOutgoingContext(ctx, requestIDKey, uuid.NewString())
-		err := call(ctx, connection)
-		if unknown = progress.unknown(err); status.Code(err) != codes.Unavailable || !timeFor(ctx, retryLeast) || !sleep(ctx, retryPause) {
+		ctx = metadata.AppendToOutgoingContext(ctx, requestIDKey, id)
+		attempt := func() error {
+			progress.reset()
+			err := call(ctx, connection)
+			// What an earlier attempt left open only an answer about the change itself
+			// can settle.
+			unknown = progress.unknown(err) || unknown && passing(err)
 			return err
 		}
-		progress.reset()
-		err = call(ctx, connection)
-		// What the first attempt left open only an answer about the change itself
-		// can settle.
-		unknown = progress.unknown(err) || unknown && passing(err)
-		return err
+		err := attempt()
+		if status.Code(err) != codes.Unavailable || !timeFor(ctx, retryLeast) || !sleep(ctx, retryPause) {
+			return err
+		}
+		return attempt()
 	}, grpc.WithStatsHandler(progress))
 	if err != nil && unknown {
 		return &unknownOutcomeError{err}

@@ -32,8 +32,9 @@ func (t *tree) clusterCommand(offline ...*cobra.Command) *cobra.Command {
 
 func (t *tree) initCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "init",
-		Short: "Make the replica asked the first member of a new cluster",
+		Use:         "init",
+		Annotations: map[string]string{aboutTheReplica: ""},
+		Short:       "Make the replica asked the first member of a new cluster",
 		Long: "Make the replica asked the first member of a new cluster. It is done once, on one replica; the others join it. " +
 			"On a member it changes nothing.",
 		Args: cobra.NoArgs,
@@ -65,8 +66,9 @@ func changeCluster[Request, Response any](
 
 func (t *tree) joinCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "join HOST:PORT",
-		Short: "Make the replica asked a member of a cluster",
+		Use:         "join HOST:PORT",
+		Annotations: map[string]string{aboutTheReplica: ""},
+		Short:       "Make the replica asked a member of a cluster",
 		Long: "Make the replica asked a member of the cluster that the replica at HOST:PORT, the cluster port of any member, belongs to. " +
 			"The new member has no vote at first; the command shows its progress and returns when it votes, " +
 			"or when an operator keeps it from voting. " + longLimit + " If that ends before, the exit code is 3, " +
@@ -93,7 +95,7 @@ func (t *tree) join(command *cobra.Command, address string) error {
 				return err
 			}
 			if last = progress; t.format == formatTable {
-				fmt.Fprintf(command.OutOrStdout(), "%s %s\n", progress.GetReplicaId(), printable(progress.GetLine()))
+				fmt.Fprintf(command.OutOrStdout(), "%s %s\n", printable(progress.GetReplicaId()), printable(progress.GetLine()))
 			}
 		}
 	}, grpc.WithStatsHandler(reached))
@@ -124,8 +126,9 @@ func (e *incompleteJoinError) ExitCode() int { return ExitUnknownOutcome }
 
 func (t *tree) leaveCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "leave",
-		Short: "Remove the replica asked from its cluster, for good",
+		Use:         "leave",
+		Annotations: map[string]string{aboutTheReplica: ""},
+		Short:       "Remove the replica asked from its cluster, for good",
 		Long: "Remove the replica asked from its cluster, for good: its process ends, and it joins again only with a new data directory. " +
 			"A leader hands over first.",
 		Args: cobra.NoArgs,

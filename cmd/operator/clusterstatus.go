@@ -38,9 +38,13 @@ func (t *tree) showClusterStatus(command *cobra.Command, wait, judged bool) erro
 		limit = defaultWait
 	}
 	var answer *slimcppb.ClusterStatusResponse
-	err := t.connectFor(command, limit, "cluster status", func(ctx context.Context, connection *grpc.ClientConn) (err error) {
-		look := func(ctx context.Context) (*slimcppb.ClusterStatusResponse, error) {
-			return slimcppb.NewClusterServiceClient(connection).ClusterStatus(ctx, &slimcppb.ClusterStatusRequest{})
+	err := t.connectServers(command, limit, "cluster status", func(ctx context.Context, servers *servers) (err error) {
+		look := func(ctx context.Context) (answer *slimcppb.ClusterStatusResponse, err error) {
+			err = servers.call(ctx, func(ctx context.Context, connection *grpc.ClientConn) (err error) {
+				answer, err = slimcppb.NewClusterServiceClient(connection).ClusterStatus(ctx, &slimcppb.ClusterStatusRequest{})
+				return err
+			})
+			return answer, err
 		}
 		if wait {
 			look = waiting(look, func(answer *slimcppb.ClusterStatusResponse) bool { return clusterProblem(answer) == "" })

@@ -42,7 +42,7 @@ func (t *tree) listConnections(command *cobra.Command, nodeID string) error {
 			connectionType(connection.GetConnectionType()),
 			connectionDirection(connection.GetDirection()),
 			connectionEndpoint(connection),
-			optional(connection.LinkId),
+			t.orAbsent(optional(connection.LinkId)),
 		}
 	}
 	return t.print(command, listing{

@@ -32,8 +32,8 @@ type vocabulary struct {
 	// the server's.
 	configVariable  string
 	credentialsHint string
-	// showsDeletedLinks: a deleted link has a word for its status.
-	showsDeletedLinks bool
+	// ownTables: headings, gaps and statuses say more than those of upstream's tables.
+	ownTables bool
 }
 
 func (d Dialect) vocabulary() vocabulary {
@@ -57,7 +57,7 @@ func (d Dialect) vocabulary() vocabulary {
 		environmentPrefix: "SLIM_CP_",
 		userAgent:         "slim-cp",
 		credentialsHint:   "give --basic-auth-creds",
-		showsDeletedLinks: true,
+		ownTables:         true,
 	}
 }
 

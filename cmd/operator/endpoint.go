@@ -23,7 +23,7 @@ const maxMessageBytes = 64 << 20
 
 // endpoint is a control plane and how to talk to it.
 type endpoint struct {
-	// address is HOST:PORT.
+	// address is HOST:PORT or unix:///PATH.
 	address string
 	// tls is nil for plain text.
 	tls *tls.Config
@@ -48,11 +48,17 @@ func (e endpoint) dial(more ...grpc.DialOption) (*grpc.ClientConn, error) {
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessageBytes)),
 		grpc.WithDisableRetry(),
 		grpc.WithDisableServiceConfig(),
+		// Replicas are reached directly: a proxy of the environment is for other things.
+		grpc.WithNoProxy(),
 	}, more...)
 	if e.authorization != "" {
 		options = append(options, grpc.WithPerRPCCredentials(authorization(e.authorization)))
 	}
-	connection, err := grpc.NewClient("dns:///"+e.address, options...)
+	target := e.address
+	if !strings.HasPrefix(target, unixScheme) {
+		target = "dns:///" + target
+	}
+	connection, err := grpc.NewClient(target, options...)
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", e.address, err)
 	}
@@ -78,11 +84,20 @@ const (
 	schemeTLS
 )
 
-var errEndpoint = errors.New("accepted are HOST:PORT, http://HOST:PORT and https://HOST:PORT")
+// unixScheme begins the endpoint of a Unix socket; the path follows.
+const unixScheme = "unix://"
+
+var errEndpoint = errors.New("accepted are HOST:PORT, http://HOST:PORT, https://HOST:PORT and unix:///PATH, or several with commas between them")
 
 // parseEndpoint splits an endpoint into address and scheme. With a scheme the
 // port may be left out and is then the scheme's.
 func parseEndpoint(text string) (string, scheme, error) {
+	if path, unix := strings.CutPrefix(text, unixScheme); unix {
+		if !strings.HasPrefix(path, "/") || strings.ContainsAny(path, "?#") {
+			return "", schemeNone, errEndpoint
+		}
+		return text, schemeNone, nil
+	}
 	if !strings.Contains(text, "://") {
 		return checkAddress(text, schemeNone)
 	}

@@ -22,8 +22,21 @@ import (
 	"pgregory.net/rapid"
 )
 
-// resolveLine parses connection flags as slimctl does and resolves them.
+// resolveLine parses connection flags as slimctl does and resolves them to one
+// endpoint.
 func resolveLine(t *testing.T, line string) (endpoint, error) {
+	t.Helper()
+	endpoints, err := resolveAll(t, line)
+	if err != nil {
+		return endpoint{}, err
+	}
+	if len(endpoints) != 1 {
+		t.Fatalf("endpoints %v", endpoints)
+	}
+	return endpoints[0], nil
+}
+
+func resolveAll(t *testing.T, line string) ([]endpoint, error) {
 	t.Helper()
 	var connection connectionFlags
 	v := Slimctl.vocabulary()
@@ -97,6 +110,7 @@ func TestMalformedEndpoints(t *testing.T) {
 	for _, text := range []string{
 		"host", ":50051", "host:", "host:0", "host:65536", "host:http", "ftp://host:1", "http://", "http://host:1/path",
 		"http://host:0", "http://user:secret@host:1", "host:1/path", "http://host:1?q", "a b:1", "::1:50051", "http://[::1",
+		"", "unix:", "unix://", "unix://n.sock", "unix:n.sock", "unix:///n.sock?q",
 	} {
 		if address, _, err := parseEndpoint(text); err == nil {
 			t.Errorf("parseEndpoint(%q) = %q, want an error", text, address)

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // The exit codes of every command. A command with more of them returns errors
@@ -90,6 +91,9 @@ func prepare(command *cobra.Command, started *bool) {
 	}
 	if run := command.RunE; run != nil {
 		command.RunE = func(command *cobra.Command, args []string) error {
+			if err := checkValues(command); err != nil {
+				return err
+			}
 			*started = true
 			return run(command, args)
 		}
@@ -97,6 +101,21 @@ func prepare(command *cobra.Command, started *bool) {
 	for _, child := range command.Commands() {
 		prepare(child, started)
 	}
+}
+
+// checkValues refuses flags that were given without a value, as by a script whose
+// variable is empty: they must not count as not given.
+func checkValues(command *cobra.Command) error {
+	var empty []string
+	command.Flags().Visit(func(flag *pflag.Flag) {
+		if flag.Value.Type() == "string" && flag.Value.String() == "" {
+			empty = append(empty, "--"+flag.Name)
+		}
+	})
+	if len(empty) == 0 {
+		return nil
+	}
+	return usageErrorf("%s: the value is empty", strings.Join(empty, ", "))
 }
 
 func childMissing(command *cobra.Command, args []string) error {

@@ -35,7 +35,10 @@ func (t *tree) explainCommand() *cobra.Command {
 			})
 		},
 	}
-	return nounCommand(&cobra.Command{Use: "explain", Short: "Why a link or a route exists, or does not"}, link, route)
+	return nounCommand(&cobra.Command{
+		Use: "explain", Short: "Why a link or a route exists, or does not",
+		Long: "Why a link or a route exists, or does not.\n\nExit codes: 0 it works, 1 no answer, 2 usage, 4 it does not work.",
+	}, link, route)
 }
 
 func (t *tree) explain(
@@ -55,7 +58,11 @@ func (t *tree) explain(
 	if !answer.GetWorks() {
 		verdict = " does not work"
 	}
-	return t.printMessage(command, indented(subject+verdict, answer.GetLines()), answer)
+	err = t.printMessage(command, indented(subject+verdict, answer.GetLines()), answer)
+	if err == nil && !answer.GetWorks() {
+		return &notConvergedError{subject + verdict}
+	}
+	return err
 }
 
 // indented puts lines under a heading.

@@ -44,7 +44,7 @@ func (c *connectionFlags) define(flags *pflag.FlagSet, v vocabulary, defaultServ
 		return text + " (default " + value + "; environment " + variable(v, flag) + ")"
 	}
 	flags.StringVarP(&c.basicAuth, basicAuthFlag, "b", "", usage(basicAuthFlag, "credentials as `USERNAME:PASSWORD`"))
-	flags.StringVar(&c.server, serverFlag, "", withDefault(serverFlag, "control plane to ask: `HOST:PORT`, http://HOST:PORT or https://HOST:PORT", defaultServer))
+	flags.StringVar(&c.server, serverFlag, "", withDefault(serverFlag, "control plane to ask: `HOST:PORT`, http://HOST:PORT, https://HOST:PORT or unix:///PATH; of several, with commas between them, the first that is available", defaultServer))
 	flags.StringVar(&c.timeout, timeoutFlag, "", withDefault(timeoutFlag, "`limit` for connecting and the whole answer, like 30s or 1m",
 		limitText(defaultTimeout)+" if the command names no other"))
 	flags.BoolVar(&c.skipVerify, skipVerifyFlag, false, usage(skipVerifyFlag, "use TLS without verifying the server"))
@@ -94,43 +94,34 @@ func (c *connectionFlags) place(flag string) string {
 	return "--" + flag
 }
 
-// resolve makes one endpoint out of command line, environment, client file and
-// defaults, in this order of precedence.
-func (c *connectionFlags) resolve(flags *pflag.FlagSet, v vocabulary, defaultServer string) (endpoint, error) {
+// resolve makes endpoints out of command line, environment, client file and
+// defaults, in this order of precedence. There is one at least.
+func (c *connectionFlags) resolve(flags *pflag.FlagSet, v vocabulary, defaultServer string) ([]endpoint, error) {
 	if err := c.applyEnvironment(flags, v); err != nil {
-		return endpoint{}, err
+		return nil, err
 	}
 	var file clientFile
+	var err error
 	if v.configVariable != "" {
-		var err error
 		if file, err = findClientFile(c.config); err != nil {
-			return endpoint{}, err
+			return nil, err
 		}
 	}
-	resolved := endpoint{userAgent: v.userAgent}
-	security, err := c.resolveServer(&resolved, file, defaultServer)
-	if err != nil {
-		return endpoint{}, err
+	common := endpoint{userAgent: v.userAgent}
+	if common.timeout, err = c.resolveTimeout(file); err != nil {
+		return nil, err
 	}
-	if security != nil {
-		if resolved.tls, err = security.clientConfig(); err != nil {
-			return endpoint{}, err
-		}
+	if common.authorization, err = c.resolveAuthorization(file, v); err != nil {
+		return nil, err
 	}
-	if resolved.timeout, err = c.resolveTimeout(file); err != nil {
-		return endpoint{}, err
-	}
-	if resolved.authorization, err = c.resolveAuthorization(file, v); err != nil {
-		return endpoint{}, err
-	}
-	return resolved, nil
+	return c.resolveServers(common, file, defaultServer)
 }
 
-// resolveServer sets the address and returns the TLS settings, nil for plain
-// text. A scheme decides. Without one, a TLS flag means TLS, and so does an
-// endpoint in the file unless the file says insecure; an endpoint from elsewhere
-// is plain text unless the file has TLS settings.
-func (c *connectionFlags) resolveServer(resolved *endpoint, file clientFile, defaultServer string) (*tlsSettings, error) {
+// resolveServers adds the addresses and the TLS settings. A scheme decides whether it
+// is TLS. Without one, a TLS flag means TLS, and so does an endpoint in the file
+// unless the file says insecure; an endpoint from elsewhere is plain text unless the
+// file has TLS settings.
+func (c *connectionFlags) resolveServers(common endpoint, file clientFile, defaultServer string) ([]endpoint, error) {
 	text, source, fromFile := defaultServer, "default server", false
 	switch {
 	case c.server != "":
@@ -138,28 +129,27 @@ func (c *connectionFlags) resolveServer(resolved *endpoint, file clientFile, def
 	case file.Endpoint != "":
 		text, source, fromFile = file.Endpoint, file.path+": endpoint", true
 	}
-	address, scheme, err := parseEndpoint(text)
-	if err != nil {
-		return nil, usageErrorf("%s %q: %w", source, text, err)
-	}
-	resolved.address = address
-
 	security, err := c.overlayTLS(file.TLS)
 	if err != nil {
 		return nil, err
 	}
 	given := c.skipVerify || c.caFile != "" || c.certFile != ""
-	secure := given || !file.TLS.Insecure && (fromFile || file.TLS != tlsSettings{})
-	switch scheme {
-	case schemePlain:
-		secure = false
-	case schemeTLS:
-		secure = true
+	byDefault := given || !file.TLS.Insecure && (fromFile || file.TLS != tlsSettings{})
+	var resolved []endpoint
+	for each := range strings.SplitSeq(text, ",") {
+		server := common
+		var s scheme
+		if server.address, s, err = parseEndpoint(strings.TrimSpace(each)); err != nil {
+			return nil, usageErrorf("%s %q: %w", source, text, err)
+		}
+		if s == schemeTLS || s == schemeNone && byDefault {
+			if server.tls, err = security.clientConfig(); err != nil {
+				return nil, err
+			}
+		}
+		resolved = append(resolved, server)
 	}
-	if !secure {
-		return nil, nil
-	}
-	return &security, nil
+	return resolved, nil
 }
 
 // overlayTLS puts the flags over the file's settings.

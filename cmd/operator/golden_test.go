@@ -33,7 +33,9 @@ func TestGolden(t *testing.T) {
 		slimctlOnly bool
 		// slimCPOnly holds what slimctl does not have.
 		slimCPOnly bool
-		arguments  []string
+		// no: the answer is no, which is an exit code of its own.
+		no        bool
+		arguments []string
 	}{
 		{file: "node-list", arguments: []string{"node", "list"}},
 		{file: "connection-list", arguments: []string{"connection", "list", "-n", "alpha/gateway-1"}},
@@ -52,11 +54,11 @@ func TestGolden(t *testing.T) {
 		{file: "segment-add", arguments: []string{"segment", "add", "x"}},
 		{file: "segment-remove", arguments: []string{"segment", "remove", "x"}},
 		{file: "group-add", arguments: []string{"group", "add", "x", "s3cret"}},
-		{file: "group-remove", arguments: []string{"group", "remove", "x"}},
+		{file: "group-remove", arguments: []string{"group", "remove", "delta"}},
 		{file: "domain-add", slimctlOnly: true, arguments: []string{"domain", "add", "x", "s3cret"}},
-		{file: "domain-remove", slimctlOnly: true, arguments: []string{"domain", "remove", "x"}},
+		{file: "domain-remove", slimctlOnly: true, arguments: []string{"domain", "remove", "delta"}},
 		{file: "explain-link", slimCPOnly: true, arguments: []string{"explain", "link", "a", "b"}},
-		{file: "explain-route", slimCPOnly: true, arguments: []string{"explain", "route", "org/ns/app", "a"}},
+		{file: "explain-route", slimCPOnly: true, no: true, arguments: []string{"explain", "route", "org/ns/app", "a"}},
 		{file: "status", slimCPOnly: true, arguments: []string{"status"}},
 		{file: "cluster-status", slimCPOnly: true, arguments: []string{"cluster", "status"}},
 		{file: "cluster-init", slimCPOnly: true, arguments: []string{"cluster", "init"}},
@@ -92,7 +94,11 @@ func TestGolden(t *testing.T) {
 					arguments := append(append([]string{}, dialect.prefix...), c.arguments...)
 					arguments = append(arguments, "--server", serve(t, &stub{empty: variant.empty}), "--output", variant.output)
 					got := run(t, dialect.options, arguments...)
-					if got.code != ExitDone || got.stderr != "" {
+					if c.no {
+						if got.code != ExitNotConverged || !strings.HasPrefix(got.stderr, "Error: ") {
+							t.Fatalf("exit code %d, stderr %q; want %d and an error", got.code, got.stderr, ExitNotConverged)
+						}
+					} else if got.code != ExitDone || got.stderr != "" {
 						t.Fatalf("exit code %d, stderr %q; want %d and nothing", got.code, got.stderr, ExitDone)
 					}
 					folder := dialect.folder
@@ -160,11 +166,62 @@ func TestTableShape(t *testing.T) {
 }
 
 func TestControlCharactersStayOffTheScreen(t *testing.T) {
-	list := listing{columns: []string{"NODE_ID"}, rows: [][]string{{"a\x1b[2Jb\nc"}}}
+	list := listing{heading: "of \u202eb", columns: []string{"NODE_ID"}, rows: [][]string{{"a\x1b[2Jb\nc"}}}
 	var output bytes.Buffer
 	list.writeTable(&output)
-	if strings.ContainsAny(output.String(), "\x1b") || strings.Count(output.String(), "\n") != 5 {
+	if strings.ContainsAny(output.String(), "\x1b\u202e") || strings.Count(output.String(), "\n") != 5 {
 		t.Errorf("table is %q", output.String())
+	}
+}
+
+// Two names that look alike on the screen are told apart.
+func TestHiddenCharactersAreShown(t *testing.T) {
+	for text, want := range map[string]string{
+		"node-1":              "node-1",
+		"узел naïve 節点":       "узел naïve 節点",
+		"a\u202eb":            `a\u202eb`, // from right to left
+		"a\u2066b\u2069":      `a\u2066b\u2069`,
+		"a\u061cb":            `a\u061cb`,
+		"a\u200bb":            `a\u200bb`, // without a width
+		"a\u200db":            `a\u200db`,
+		"\ufeffa":             `\ufeffa`,
+		"a\u00adb":            `a\u00adb`,
+		"a\ufe0fb":            `a\ufe0fb`,
+		"a\u034fb":            `a\u034fb`,
+		"a\u3164b":            `a\u3164b`,
+		"a\u00a0b":            `a\u00a0b`, // spaces like another one
+		"a\u3000b":            `a\u3000b`,
+		"a\u2028b":            `a\u2028b`, // ends of lines
+		"a\x1bb\tc\u0085d\nx": `a\x1bb\tc\u0085d\nx`,
+		"a\U000e0041b":        `a\U000e0041b`, // tags
+		"a\xffb":              "a\ufffdb",
+	} {
+		if got := printable(text); got != want {
+			t.Errorf("%q is shown as %q, want %q", text, got, want)
+		}
+	}
+}
+
+// No command lets one through, whoever it comes from.
+func TestNoCommandShowsHiddenCharacters(t *testing.T) {
+	isolate(t)
+	const hidden = "x\u202ey"
+	address := serve(t, &hostile{name: hidden})
+	for _, line := range []string{
+		"node list", "route list --all", "link list --all", "group list", "segment list",
+		"connection list -n NAME", "route list -n NAME", "status", "explain link a b", "explain route a/b/c NAME", "cluster status",
+		"link add a NAME", "link remove a NAME", "segment add NAME", "segment remove NAME", "group add NAME s3cret", "group remove NAME",
+		"cluster promote NAME", "cluster demote NAME", "cluster remove NAME", "cluster transfer-leader NAME", "cluster join NAME",
+		"link list --origin nobody" + hidden,
+	} {
+		arguments := strings.Fields(strings.ReplaceAll(line, "NAME", hidden))
+		got := run(t, Options{}, append(arguments, "--server", address)...)
+		if strings.Contains(got.stdout+got.stderr, "\u202e") {
+			t.Errorf("%s prints %q", line, got.stdout+got.stderr)
+		}
+		if !strings.Contains(got.stdout+got.stderr, `\u202e`) && !strings.HasPrefix(line, "explain link") {
+			t.Errorf("%s does not show the name: %q", line, got.stdout+got.stderr)
+		}
 	}
 }
 

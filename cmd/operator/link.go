@@ -83,6 +83,11 @@ func (t *tree) listLinks(command *cobra.Command, filter filterFlags) error {
 	if err != nil {
 		return err
 	}
+	if len(links) == 0 {
+		if err := t.checkFilter(command, "list links", filter); err != nil {
+			return err
+		}
+	}
 	if !filter.all {
 		links = keep(links, func(link *controlplanepb.LinkEntry) bool {
 			return link.GetStatus() == controlplanepb.LinkStatus_LINK_STATUS_APPLIED
@@ -93,13 +98,13 @@ func (t *tree) listLinks(command *cobra.Command, filter filterFlags) error {
 		rows[i] = []string{
 			link.GetLinkId(),
 			link.GetSourceNodeId(),
-			link.GetDestNodeId(),
-			link.GetDestEndpoint(),
+			t.orAbsent(link.GetDestNodeId()),
+			t.orAbsent(link.GetDestEndpoint()),
 			t.linkStatus(link),
 		}
 	}
 	return t.print(command, listing{
-		heading: fmt.Sprintf("Links: %d (%s)", len(links), filter.statuses()),
+		heading: t.linksHeading(links, filter),
 		columns: []string{"LINK_ID", "SOURCE", "DEST_NODE", "DEST_ENDPOINT", "STATUS"},
 		rows:    rows,
 		key:     "links",
@@ -107,10 +112,34 @@ func (t *tree) listLinks(command *cobra.Command, filter filterFlags) error {
 	})
 }
 
+// linksHeading counts links as status does. Upstream's counts rows.
+func (t *tree) linksHeading(links []*controlplanepb.LinkEntry, filter filterFlags) string {
+	deleted, pairs := 0, 0
+	for _, link := range links {
+		switch {
+		case link.GetDeleted():
+			deleted++
+		case link.GetLinkId() == absent:
+			pairs++
+		}
+	}
+	if !t.vocabulary.ownTables || deleted+pairs == 0 {
+		return fmt.Sprintf("Links: %d (%s)", len(links), filter.statuses())
+	}
+	heading := fmt.Sprintf("Links: %d (%s)", len(links)-deleted-pairs, filter.statuses())
+	if deleted > 0 {
+		heading += fmt.Sprintf(", deleted: %d", deleted)
+	}
+	if pairs > 0 {
+		heading += fmt.Sprintf(", pairs of groups without a link: %d", pairs)
+	}
+	return heading
+}
+
 // linkStatus is a link's status. On the wire a deleted link has none of its own, and
 // upstream's tool calls that unknown.
 func (t *tree) linkStatus(link *controlplanepb.LinkEntry) string {
-	if link.GetDeleted() && t.vocabulary.showsDeletedLinks {
+	if link.GetDeleted() && t.vocabulary.ownTables {
 		return "DELETED"
 	}
 	switch link.GetStatus() {

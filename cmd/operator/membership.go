@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -126,15 +127,32 @@ func (t *tree) addMembership(command *cobra.Command, word noun, methods membersh
 }
 
 func (t *tree) removeMembership(command *cobra.Command, word noun, methods membershipMethods, name string) error {
+	known, err := t.isMembership(command, word, methods, name)
+	if err != nil {
+		return err
+	}
 	var answer *controlplanepb.RemoveDomainResponse
-	err := t.change(command, "remove "+word.singular+" "+name, func(ctx context.Context, client controlplanepb.ControlPlaneServiceClient) (err error) {
+	err = t.change(command, "remove "+word.singular+" "+name, func(ctx context.Context, client controlplanepb.ControlPlaneServiceClient) (err error) {
 		answer, err = methods.remove(client, ctx, &controlplanepb.RemoveDomainRequest{DomainName: name})
 		return err
 	})
 	if err != nil {
 		return err
 	}
+	if !known {
+		fmt.Fprintf(command.ErrOrStderr(), "Warning: %s '%s' was not there\n", word.singular, printable(name))
+	}
 	return t.printMessage(command, fmt.Sprintf("%s '%s' removed (all nodes disconnected)\n", word.title, name), answer)
+}
+
+// isMembership reports whether a set with that name has a node or a secret.
+func (t *tree) isMembership(command *cobra.Command, word noun, methods membershipMethods, name string) (bool, error) {
+	var answer *controlplanepb.ListDomainsResponse
+	err := t.ask(command, "remove "+word.singular+" "+name, func(ctx context.Context, client controlplanepb.ControlPlaneServiceClient) (err error) {
+		answer, err = methods.list(client, ctx, &controlplanepb.ListDomainsRequest{})
+		return err
+	})
+	return slices.ContainsFunc(answer.GetDomains(), func(entry *controlplanepb.DomainEntry) bool { return entry.GetDomainName() == name }), err
 }
 
 func (t *tree) listMembers(command *cobra.Command, word noun, methods membershipMethods) error {

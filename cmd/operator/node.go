@@ -2,6 +2,7 @@ package operator
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/spf13/cobra"
 
@@ -30,12 +31,20 @@ func (t *tree) listNodes(command *cobra.Command) error {
 		return err
 	}
 	rows := make([][]string, len(nodes))
+	connected := 0
 	for i, node := range nodes {
+		if node.GetStatus() == controlplanepb.NodeStatus_NODE_STATUS_CONNECTED {
+			connected++
+		}
 		endpoint, public := nodeEndpoints(node)
-		rows[i] = []string{node.GetId(), node.GetDomain(), nodeStatus(node.GetStatus()), endpoint, public}
+		rows[i] = []string{node.GetId(), t.orAbsent(node.GetDomain()), nodeStatus(node.GetStatus()), t.orAbsent(endpoint), t.orAbsent(public)}
+	}
+	heading := counted(len(nodes), "node") + " registered"
+	if t.vocabulary.ownTables && connected < len(nodes) {
+		heading += fmt.Sprintf(", %d connected", connected)
 	}
 	return t.print(command, listing{
-		heading: counted(len(nodes), "node") + " registered",
+		heading: heading,
 		columns: []string{"NODE_ID", t.vocabulary.membership.heading, "STATUS", "ENDPOINT", "PUBLIC_ENDPOINT"},
 		rows:    rows,
 		key:     "nodes",

@@ -101,7 +101,8 @@ func (t *tree) ask(
 
 // connect connects to the control plane, runs call against it and closes the
 // connection. It blocks no longer than the timeout, which covers connecting and
-// the whole answer. action says in an error what was attempted.
+// the whole answer. action says in an error what was attempted. Of several control
+// planes one after the other is asked while they are not available.
 func (t *tree) connect(
 	command *cobra.Command,
 	action string,
@@ -120,23 +121,37 @@ func (t *tree) connectFor(
 	call func(context.Context, *grpc.ClientConn) error,
 	options ...grpc.DialOption,
 ) error {
-	endpoint, err := t.connection.resolve(command.Flags(), t.vocabulary, t.defaultServer)
+	return t.connectServers(command, limit, action, func(ctx context.Context, servers *servers) error {
+		return servers.call(ctx, call)
+	}, options...)
+}
+
+// connectServers is connectFor for what may call more than once.
+func (t *tree) connectServers(
+	command *cobra.Command,
+	limit time.Duration,
+	action string,
+	ask func(context.Context, *servers) error,
+	options ...grpc.DialOption,
+) error {
+	endpoints, err := t.connection.resolve(command.Flags(), t.vocabulary, t.defaultServer)
 	if err != nil {
 		return err
 	}
-	connection, err := endpoint.dial(options...)
-	if err != nil {
+	if err := checkOne(command, endpoints); err != nil {
 		return err
 	}
-	defer func() { _ = connection.Close() }()
+	servers := newServers(endpoints, options...)
+	defer servers.close()
 
 	if limit == 0 || t.connection.timeout != "" {
-		limit = endpoint.timeout
+		limit = endpoints[0].timeout
 	}
+	servers.limit = limit
 	ctx, cancel := context.WithTimeout(command.Context(), limit)
 	defer cancel()
-	if err := call(ctx, connection); err != nil {
-		return t.newCallError(action, endpoint, limit, err)
+	if err := ask(ctx, servers); err != nil {
+		return t.newCallError(action, servers, err)
 	}
 	return nil
 }

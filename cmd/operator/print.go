@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"unicode"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
@@ -80,7 +82,7 @@ func (t *tree) print(command *cobra.Command, list listing) error {
 // printMessage writes one answer: as text, or as the document that it is on the
 // wire.
 func (t *tree) printMessage(command *cobra.Command, text string, message proto.Message) error {
-	output := []byte(text)
+	output := []byte(printableLines(text))
 	if t.format != formatTable {
 		document, err := jsonOf(message)
 		if err == nil && t.format == formatYAML {
@@ -116,7 +118,7 @@ func jsonOf(message proto.Message) ([]byte, error) {
 // bytes, while cells are padded by characters, the last one too: scripts that
 // cut by position depend on upstream doing so.
 func (l listing) writeTable(output *bytes.Buffer) {
-	output.WriteString(l.heading + "\n\n")
+	output.WriteString(printableLines(l.heading) + "\n\n")
 	if len(l.rows) == 0 {
 		return
 	}
@@ -144,15 +146,36 @@ func writeRow(output *bytes.Buffer, cells []string, widths []int) {
 	output.WriteByte('\n')
 }
 
-// printable replaces control characters: names come from applications, and one
-// of them must not be able to rewrite an operator's screen.
+// printable escapes what cannot be seen, or changes how the rest is seen: control
+// characters, directions of writing, characters without a width, spaces that look like
+// another one. Names come from applications and nodes, and none must be able to rewrite
+// an operator's screen or to look like another one.
 func printable(text string) string {
-	return strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
-			return unicode.ReplacementChar
+	if utf8.ValidString(text) && !strings.ContainsFunc(text, isHidden) {
+		return text
+	}
+	var shown strings.Builder
+	for _, r := range text {
+		if isHidden(r) {
+			shown.WriteString(strings.Trim(strconv.QuoteRuneToASCII(r), "'"))
+		} else {
+			shown.WriteRune(r)
 		}
-		return r
-	}, text)
+	}
+	return shown.String()
+}
+
+func isHidden(r rune) bool {
+	return !unicode.IsPrint(r) || unicode.In(r, unicode.Other_Default_Ignorable_Code_Point, unicode.Variation_Selector)
+}
+
+// printableLines is printable for a text of several lines.
+func printableLines(text string) string {
+	lines := strings.Split(text, "\n")
+	for i, line := range lines {
+		lines[i] = printable(line)
+	}
+	return strings.Join(lines, "\n")
 }
 
 // wireNames encodes messages with the names of the wire schema. protojson varies
@@ -231,6 +254,14 @@ func optional(value *string) string {
 		return absent
 	}
 	return *value
+}
+
+// orAbsent marks what is empty, where upstream's tables leave a gap.
+func (t *tree) orAbsent(value string) string {
+	if !t.vocabulary.ownTables {
+		return value
+	}
+	return orAbsent(value)
 }
 
 func orAbsent(value string) string {

@@ -10,6 +10,9 @@ import (
 	controlplanepb "github.com/slim-cp/slim-cp/proto/controlplane/v1"
 )
 
+// everyNode is the source of the rows that show an announced name and no route.
+const everyNode = "*"
+
 // nodeIDFlag names the one node whose own tables are asked for.
 const nodeIDFlag = "node-id"
 
@@ -47,6 +50,11 @@ func (t *tree) listRoutes(command *cobra.Command, filter filterFlags) error {
 	if err != nil {
 		return err
 	}
+	if len(routes) == 0 {
+		if err := t.checkFilter(command, "list routes", filter); err != nil {
+			return err
+		}
+	}
 	if !filter.all {
 		routes = keep(routes, func(route *controlplanepb.RouteEntry) bool {
 			return route.GetStatus() == controlplanepb.RouteStatus_ROUTE_STATUS_APPLIED
@@ -63,12 +71,40 @@ func (t *tree) listRoutes(command *cobra.Command, filter filterFlags) error {
 		}
 	}
 	return t.print(command, listing{
-		heading: fmt.Sprintf("Routes: %d (%s)", len(routes), filter.statuses()),
+		heading: t.routesHeading(routes, filter),
 		columns: []string{"SOURCE", "DEST_NODE", "ROUTE", "STATUS", "LINK_ID"},
 		rows:    rows,
 		key:     "routes",
 		entries: messages(routes),
 	})
+}
+
+// routesHeading counts routes as status does: a name over a link at a node, however many
+// announce it. Upstream's counts rows, of which each announcer has one.
+func (t *tree) routesHeading(routes []*controlplanepb.RouteEntry, filter filterFlags) string {
+	rows := fmt.Sprintf("Routes: %d (%s)", len(routes), filter.statuses())
+	if !t.vocabulary.ownTables {
+		return rows
+	}
+	type key struct{ node, link, name string }
+	found, deleted := map[key]bool{}, 0
+	for _, route := range routes {
+		switch {
+		case route.GetSourceNodeId() == everyNode:
+		case route.GetStatus() == controlplanepb.RouteStatus_ROUTE_STATUS_DELETED:
+			deleted++
+		default:
+			found[key{route.GetSourceNodeId(), route.GetLinkId(), nameText(route.GetName(), "")}] = true
+		}
+	}
+	if len(found) == len(routes) {
+		return rows
+	}
+	heading := fmt.Sprintf("Routes: %d (%s)", len(found), filter.statuses())
+	if deleted > 0 {
+		heading += fmt.Sprintf(", deleted: %d", deleted)
+	}
+	return heading + fmt.Sprintf(", rows: %d, one for each announcer; SOURCE * is the announcement itself", len(routes))
 }
 
 // listNodeRoutes prints one row per route and connection; the heading counts
@@ -94,7 +130,7 @@ func (t *tree) listNodeRoutes(command *cobra.Command, nodeID string) error {
 				name,
 				connectionType(connection.GetConnectionType()),
 				connectionEndpoint(connection),
-				optional(connection.LinkId),
+				t.orAbsent(optional(connection.LinkId)),
 			})
 		}
 	}

@@ -99,13 +99,15 @@ var errCutSnapshot = errors.New("the snapshot was cut off on its way")
 // receiveSnapshot writes what a stream brings, to its last part.
 func receiveSnapshot(w io.Writer, stream grpc.ServerStreamingClient[slimcppb.SaveSnapshotResponse]) error {
 	complete := false
-	for {
+	for parts := 0; ; parts++ {
 		part, err := stream.Recv()
 		switch {
 		case errors.Is(err, io.EOF) && complete:
 			return nil
 		case errors.Is(err, io.EOF):
 			return errCutSnapshot
+		case err != nil && parts > 0: // it must not begin once more behind them
+			return &finalError{err}
 		case err != nil:
 			return err
 		}
@@ -130,7 +132,9 @@ func (t *tree) restoreSnapshot(command *cobra.Command, path string, force bool) 
 	err = t.connectFor(command, defaultLongWait, "restore "+path, func(ctx context.Context, connection *grpc.ClientConn) (err error) {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
-		answer, err = sendSnapshot(ctx, connection, file, force)
+		if answer, err = sendSnapshot(ctx, connection, file, force); err != nil && progress.sent.Load() {
+			return &finalError{err}
+		}
 		return err
 	}, grpc.WithStatsHandler(progress))
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -25,47 +26,48 @@ const (
 )
 
 func (t *tree) statusCommand() *cobra.Command {
-	var wait bool
+	var wait, expectAll bool
 	command := &cobra.Command{
 		Use:   "status",
 		Short: "Say whether every node holds what it should, or what is missing",
 		Long: "Say whether every node holds what it should, or what is missing.\n\n" +
 			"With --wait it returns as soon as that is so; --" + timeoutFlag + " then limits the whole wait (1m if it is not given).\n\n" +
+			"Nodes that were given up are counted as gone for sessions.node_retention; with --expect-all nothing counts as converged as long as there are any.\n\n" +
 			"Exit codes: 0 all is converged, 1 no answer, 2 usage, 4 not converged.",
 		Args: cobra.NoArgs,
-		RunE: func(command *cobra.Command, _ []string) error { return t.status(command, wait) },
+		RunE: func(command *cobra.Command, _ []string) error { return t.status(command, wait, expectAll) },
 	}
 	command.Flags().BoolVar(&wait, "wait", false, "wait until all is converged")
+	command.Flags().BoolVar(&expectAll, "expect-all", false, "nodes that are gone are missed, too")
 	return command
 }
 
-func (t *tree) status(command *cobra.Command, wait bool) error {
-	endpoint, err := t.connection.resolve(command.Flags(), t.vocabulary, t.defaultServer)
-	if err != nil {
-		return err
-	}
-	limit := endpoint.timeout
-	if wait && t.connection.timeout == "" {
+func (t *tree) status(command *cobra.Command, wait, expectAll bool) error {
+	limit := time.Duration(0)
+	if wait {
 		limit = defaultWait
 	}
-	connection, err := endpoint.dial()
+	converged := func(answer *slimcppb.ConvergenceResponse) bool {
+		return answer.GetConverged() && !(expectAll && answer.GetDepartedNodes() > 0)
+	}
+	var answer *slimcppb.ConvergenceResponse
+	err := t.connectServers(command, limit, "status", func(ctx context.Context, servers *servers) (err error) {
+		limit = servers.limit
+		look := func(ctx context.Context) (answer *slimcppb.ConvergenceResponse, err error) {
+			err = servers.call(ctx, func(ctx context.Context, connection *grpc.ClientConn) (err error) {
+				answer, err = slimcppb.NewClusterServiceClient(connection).Convergence(ctx, &slimcppb.ConvergenceRequest{})
+				return err
+			})
+			return answer, err
+		}
+		if wait {
+			look = waiting(look, converged)
+		}
+		answer, err = look(ctx)
+		return err
+	})
 	if err != nil {
 		return err
-	}
-	defer func() { _ = connection.Close() }()
-
-	ctx, cancel := context.WithTimeout(command.Context(), limit)
-	defer cancel()
-	client := slimcppb.NewClusterServiceClient(connection)
-	look := func(ctx context.Context) (*slimcppb.ConvergenceResponse, error) {
-		return client.Convergence(ctx, &slimcppb.ConvergenceRequest{})
-	}
-	if wait {
-		look = waiting(look, (*slimcppb.ConvergenceResponse).GetConverged)
-	}
-	answer, err := look(ctx)
-	if err != nil {
-		return t.newCallError("status", endpoint, limit, err)
 	}
 	lines := answer.GetLines()
 	for _, warning := range answer.GetWarnings() {
@@ -74,13 +76,17 @@ func (t *tree) status(command *cobra.Command, wait bool) error {
 	if err := t.printMessage(command, indented(statusHeading(answer), lines), answer); err != nil {
 		return err
 	}
+	problem := "not converged"
 	switch {
-	case answer.GetConverged():
+	case converged(answer):
 		return nil
-	case wait:
-		return &notConvergedError{fmt.Sprintf("not converged within %v", limit)}
+	case answer.GetConverged():
+		problem = fmt.Sprintf("not all nodes are there: %d gone", answer.GetDepartedNodes())
 	}
-	return &notConvergedError{"not converged"}
+	if wait {
+		problem += fmt.Sprintf(" within %v", limit)
+	}
+	return &notConvergedError{problem}
 }
 
 // waiting returns a look that looks until its answer is the one waited for or the
@@ -139,9 +145,13 @@ func statusHeading(answer *slimcppb.ConvergenceResponse) string {
 	if !answer.GetConverged() {
 		verdict = "Not converged"
 	}
-	heading := fmt.Sprintf("%s at index %d: %d of %d nodes connected, %d of %d links applied, %d of %d routes applied",
+	gone := ""
+	if departed := answer.GetDepartedNodes(); departed > 0 {
+		gone = fmt.Sprintf(", %d gone", departed)
+	}
+	heading := fmt.Sprintf("%s at index %d: %d of %d nodes connected%s, %d of %d links applied, %d of %d routes applied",
 		verdict, answer.GetIndex(),
-		answer.GetConnectedNodes(), answer.GetNodes(),
+		answer.GetConnectedNodes(), answer.GetNodes(), gone,
 		answer.GetAppliedLinks(), answer.GetLinks(),
 		answer.GetAppliedRoutes(), answer.GetRoutes())
 	switch waiting := answer.GetWaitingPairs(); waiting {

@@ -42,6 +42,33 @@ func TestStatusWarns(t *testing.T) {
 	}
 }
 
+// Nodes that are gone keep nothing from converging unless all are expected.
+func TestStatusExpectsAll(t *testing.T) {
+	isolate(t)
+	const text = "Converged at index 43: 3 of 3 nodes connected, 2 gone, 2 of 2 links applied, 9 of 9 routes applied\n"
+	for line, c := range map[string]struct {
+		code   int
+		stderr string
+	}{
+		"status":              {ExitDone, ""},
+		"status --expect-all": {ExitNotConverged, "Error: not all nodes are there: 2 gone\n"},
+	} {
+		got := run(t, Options{}, append(strings.Fields(line), "--server", serve(t, &stub{departed: 2}))...)
+		if got.code != c.code || got.stdout != text || got.stderr != c.stderr {
+			t.Errorf("%s: exit code %d, stdout\n%sstderr %q", line, got.code, got.stdout, got.stderr)
+		}
+	}
+	server := &stub{departed: 2}
+	got := run(t, Options{}, "status", "--expect-all", "--wait", "--server", serve(t, server))
+	if got.code != ExitDone || got.stdout != convergedText || server.calls() != 3 {
+		t.Errorf("waiting: exit code %d after %d calls, stdout\n%s", got.code, server.calls(), got.stdout)
+	}
+	got = run(t, Options{}, "status", "--expect-all", "--wait", "--timeout", "1s", "--server", serve(t, &stub{departed: 1 << 40}))
+	if got.code != ExitNotConverged || !strings.HasSuffix(got.stderr, " gone within 1s\n") {
+		t.Errorf("waiting in vain: exit code %d, stderr %q", got.code, got.stderr)
+	}
+}
+
 func TestStatusWaits(t *testing.T) {
 	isolate(t)
 	server := &stub{unconverged: 3}

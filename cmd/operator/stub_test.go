@@ -38,6 +38,8 @@ type stub struct {
 	unconverged int
 	// warnings are Convergence's.
 	warnings []string
+	// departed is how many nodes are gone by Convergence's word; each answer has one less.
+	departed uint64
 	// preview is the answer of PreviewFleetConfig, nil: an older replica has none.
 	preview *slimcppb.PreviewFleetConfigResponse
 	// during, if set, runs in the middle of each call.
@@ -307,7 +309,10 @@ func (s *stub) Convergence(ctx context.Context, request *slimcppb.ConvergenceReq
 	defer s.mu.Unlock()
 	answer := &slimcppb.ConvergenceResponse{
 		Converged: true, Index: 43, Nodes: 3, ConnectedNodes: 3, Links: 2, AppliedLinks: 2, Routes: 9, AppliedRoutes: 9,
-		Warnings: s.warnings,
+		Warnings: s.warnings, DepartedNodes: s.departed,
+	}
+	if s.departed > 0 {
+		s.departed--
 	}
 	if s.unconverged > 0 {
 		s.unconverged--

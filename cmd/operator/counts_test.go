@@ -8,8 +8,8 @@ import (
 	controlplanepb "github.com/slim-cp/slim-cp/proto/controlplane/v1"
 )
 
-// announced is a control plane with one link, three names that two nodes announce each,
-// and a route of each name at both ends of the link.
+// announced is a control plane with three names that two nodes announce each, a route
+// of each name at both ends of a link, and one more over another link.
 type announced struct{ stub }
 
 func (*announced) ListRoutes(_ *controlplanepb.RouteListRequest, stream controlplanepb.ControlPlaneService_ListRoutesServer) error {
@@ -27,9 +27,15 @@ func (*announced) ListRoutes(_ *controlplanepb.RouteListRequest, stream controlp
 			}
 		}
 	}
-	return stream.Send(&controlplanepb.RouteEntry{
-		SourceNodeId: "a/1", DestNodeId: "c/0", Name: name("org", "ns", "gone", nil), Status: controlplanepb.RouteStatus_ROUTE_STATUS_DELETED,
-	})
+	for _, row := range []*controlplanepb.RouteEntry{
+		{SourceNodeId: "b/1", DestNodeId: "c/0", Name: name("org", "ns", "app-0", nil), Status: applied, LinkId: "another link"},
+		{SourceNodeId: "a/1", DestNodeId: "c/0", Name: name("org", "ns", "gone", nil), Status: controlplanepb.RouteStatus_ROUTE_STATUS_DELETED},
+	} {
+		if err := stream.Send(row); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (*announced) ListLinks(_ *controlplanepb.LinkListRequest, stream controlplanepb.ControlPlaneService_ListLinksServer) error {
@@ -52,8 +58,8 @@ func TestListsCountAsStatusDoes(t *testing.T) {
 	isolate(t)
 	address := serve(t, &announced{})
 	for line, want := range map[string][2]string{
-		"route list":       {"Routes: 6 (applied only), rows: 18, one for each announcer; SOURCE * is the announcement itself", "Routes: 18 (applied only)"},
-		"route list --all": {"Routes: 6 (all statuses), deleted: 1, rows: 19, one for each announcer; SOURCE * is the announcement itself", "Routes: 19 (all statuses)"},
+		"route list":       {"Routes: 7 (applied only), rows: 19, one for each announcer; SOURCE * is the announcement itself", "Routes: 19 (applied only)"},
+		"route list --all": {"Routes: 7 (all statuses), deleted: 1, rows: 20, one for each announcer; SOURCE * is the announcement itself", "Routes: 20 (all statuses)"},
 		"link list":        {"Links: 1 (applied only)", "Links: 1 (applied only)"},
 		"link list --all":  {"Links: 2 (all statuses), deleted: 1, pairs of groups without a link: 2", "Links: 5 (all statuses)"},
 		"node list":        {"4 node(s) registered, 1 connected", "4 node(s) registered"},

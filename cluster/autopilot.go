@@ -39,6 +39,8 @@ type pilot struct {
 	statuses map[raft.ServerID]MemberStatus
 	seen     map[raft.ServerID]time.Time // when it was last heard of
 	removing bool
+	// handingOver: somebody else is being asked to lead.
+	handingOver bool
 }
 
 // heldBackNode is the type of replicas that are not to vote. It is not among those
@@ -97,6 +99,7 @@ func (p *pilot) FetchServerStats(ctx context.Context, servers map[raft.ServerID]
 // look asks all members how they are.
 func (p *pilot) look(ctx context.Context) {
 	statuses := p.describeMembers(ctx)
+	p.handOverIfMissed(statuses)
 	now := time.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -555,3 +555,20 @@ func TestFullDiskMakesNoStormOfElections(t *testing.T) {
 		t.Errorf("the term was %d and is %d", disk.terms[0], last)
 	}
 }
+
+// B-106: the leader's address leads elsewhere: it calls the others, and they cannot call
+// it. Raft would go on for ever, without a change or a read on any other replica.
+func TestLeaderThatNobodyCanCallHandsOver(t *testing.T) {
+	t.Parallel()
+	e := newEnsemble(t)
+	e.form("a", "b", "c")
+	e.transfer("a")
+	e.network.lead("a", "b")
+	e.serves("b", nil)
+	e.serves("c", nil)
+	eventually(t, "another replica leads", func() bool { return leads(e.replicas["b"]) || leads(e.replicas["c"]) })
+	e.kill("a")
+	e.start("a") // at its address
+	e.waitVoters("a", "b", "c")
+	e.serves("a", nil)
+}

@@ -34,6 +34,7 @@ func (r *Replica) startNetwork(ctx context.Context) {
 	r.watch.Go(func() { r.catchUp(ctx) })
 	r.watch.Go(func() { r.watchProgress(ctx) })
 	r.watch.Go(func() { r.watchQuorum(ctx) })
+	r.watch.Go(func() { r.watchCalls(ctx) })
 	r.LeadWith(r.barRemoved)
 	r.LeadWith(r.runAutopilot)
 	r.LeadWith(r.keepAddress)

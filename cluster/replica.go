@@ -52,6 +52,7 @@ type Replica struct {
 	quorum       quorum
 	removals     removals
 	draining     atomic.Bool
+	missed       atomic.Pointer[string] // the leader that it hears and cannot call; nil: none
 	caughtUp     atomic.Bool
 	sessions     atomic.Pointer[func() int]
 	serving      atomic.Pointer[func() bool]

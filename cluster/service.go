@@ -74,6 +74,7 @@ func (r *Replica) describe() *slimcppb.ReplicaDescription {
 		LastIndex: r.raft.LastIndex(), AppliedIndex: view.Index(), Generation: view.Generation(),
 		BootstrapExpect: uint32(peers.BootstrapExpect), Draining: r.draining.Load(),
 		Hashes: r.checkpoints.hashes(), Distrusted: r.Distrusted(), Problem: r.Problem(), Ready: new(r.serves()),
+		MissesLeader: r.misses(r.leaderID()),
 	}
 	if term, err := r.lastLogTerm(); err == nil {
 		d.LastTerm = term

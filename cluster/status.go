@@ -61,7 +61,9 @@ type MemberStatus struct {
 	// Distrusted says why its state is not to be used.
 	Distrusted string
 
-	reported string // why it is not healthy, by itself
+	reported     string // why it is not healthy, by itself
+	follows      string // the leader that it knows
+	missesLeader bool   // it hears that one, and cannot call it
 }
 
 // Status is the state of the cluster as one replica sees it.
@@ -212,7 +214,7 @@ func memberStatus(member Member, d *slimcppb.ReplicaDescription) MemberStatus {
 	}
 	// An older version does not say whether it is ready.
 	status.Ready = d != nil && (d.Ready == nil || d.GetReady())
-	status.reported = d.GetProblem()
+	status.reported, status.follows, status.missesLeader = d.GetProblem(), d.GetLeaderId(), d.GetMissesLeader()
 	if d != nil && d.LastContactMs != nil {
 		status.LastContact = time.Duration(d.GetLastContactMs()) * time.Millisecond
 	}
@@ -248,6 +250,8 @@ func (s *MemberStatus) problem(r *Replica) string {
 	case s.standsStill(r):
 		return fmt.Sprintf("it is %d entries behind, and has written none for %s",
 			r.raft.LastIndex()-s.LastIndex, s.LastWrite.Round(100*time.Millisecond))
+	case s.missesLeader:
+		return problemMissesLeader
 	}
 	return ""
 }
@@ -286,7 +290,7 @@ func (s *MemberStatus) transferProblem(last uint64) string {
 	switch {
 	case !s.Voter:
 		return "it has no vote"
-	case s.Problem != "":
+	case s.Problem != "" && s.Problem != problemMissesLeader: // that is the present leader's
 		return s.Problem
 	case s.LastContact > maxTransferContact:
 		return fmt.Sprintf("it last heard from the leader %s ago", s.LastContact)

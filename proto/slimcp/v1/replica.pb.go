@@ -510,7 +510,9 @@ type ReplicaDescription struct {
 	Problem string `protobuf:"bytes,30,opt,name=problem,proto3" json:"problem,omitempty"`
 	// It has caught up with its leader and serves nodes; absent: an older version does
 	// not say.
-	Ready         *bool `protobuf:"varint,31,opt,name=ready,proto3,oneof" json:"ready,omitempty"`
+	Ready *bool `protobuf:"varint,31,opt,name=ready,proto3,oneof" json:"ready,omitempty"`
+	// It hears its leader, and cannot call it.
+	MissesLeader  bool `protobuf:"varint,34,opt,name=misses_leader,json=missesLeader,proto3" json:"misses_leader,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -695,6 +697,13 @@ func (x *ReplicaDescription) GetProblem() string {
 func (x *ReplicaDescription) GetReady() bool {
 	if x != nil && x.Ready != nil {
 		return *x.Ready
+	}
+	return false
+}
+
+func (x *ReplicaDescription) GetMissesLeader() bool {
+	if x != nil {
+		return x.MissesLeader
 	}
 	return false
 }
@@ -1641,7 +1650,7 @@ const file_proto_slimcp_v1_replica_proto_rawDesc = "" +
 	"\aversion\x18\a \x01(\tR\aversion\x12\x16\n" +
 	"\x06schema\x18\b \x01(\rR\x06schema\x12\x14\n" +
 	"\x05boots\x18\t \x01(\x04R\x05boots\"\x11\n" +
-	"\x0fDescribeRequest\"\xfc\x05\n" +
+	"\x0fDescribeRequest\"\xa1\x06\n" +
 	"\x12ReplicaDescription\x12\x1d\n" +
 	"\n" +
 	"replica_id\x18\x01 \x01(\tR\treplicaId\x12\x17\n" +
@@ -1672,7 +1681,8 @@ const file_proto_slimcp_v1_replica_proto_rawDesc = "" +
 	"\fdisk_problem\x18\x13 \x01(\tR\vdiskProblem\x12'\n" +
 	"\rlast_write_ms\x18\x14 \x01(\x03H\x01R\vlastWriteMs\x88\x01\x01\x12\x18\n" +
 	"\aproblem\x18\x1e \x01(\tR\aproblem\x12\x19\n" +
-	"\x05ready\x18\x1f \x01(\bH\x02R\x05ready\x88\x01\x01B\x12\n" +
+	"\x05ready\x18\x1f \x01(\bH\x02R\x05ready\x88\x01\x01\x12#\n" +
+	"\rmisses_leader\x18\" \x01(\bR\fmissesLeaderB\x12\n" +
 	"\x10_last_contact_msB\x10\n" +
 	"\x0e_last_write_msB\b\n" +
 	"\x06_ready\"o\n" +

@@ -20,7 +20,7 @@ race := $(if $(shell command -v $${CC:-gcc}),-race)
 # What "slim-cp version" says; without git it is what the Go tool knows.
 version = $(shell git describe --tags --always --dirty 2>/dev/null)
 
-.PHONY: build test e2e attack kills chaos interop node_modules venv lint bench bench-long fuzz demo up proto clean
+.PHONY: build test e2e attack kills kills-large chaos interop node_modules venv lint bench bench-long fuzz demo up proto clean
 
 build: ## bin/slim-cp, bin/slimctl and bin/slim-node
 	go build -ldflags '-X main.version=$(version)' -o bin/ ./cmd/slim-cp ./cmd/slimctl ./cmd/slim-node
@@ -35,8 +35,11 @@ test: ## all tests but those of running binaries
 e2e: ## the built binaries as processes
 	go test -count=1 -timeout 10m -tags e2e ./test/e2e
 
-kills: ## fifty kills of replicas while names are announced: no link may change its id
-	go test -count=1 -timeout 30m -run '^TestKilledReplicasChangeNoLinkID$$' -v ./test/ensemble -args -kills 50
+kills: ## fifty faults of replicas while 40 nodes announce names: no link may change its id
+	go test -count=1 -timeout 60m -tags e2e -v -run '^TestKilledProcessesChangeNoLinkID$$' ./test/e2e -args -kills 50 -kills.groups 20 -kills.nodes 2 -kills.names 5
+
+kills-large: ## the leader of 2,000 nodes with 10,000 names dies ten times: no node and no link may be lost
+	go test -count=1 -timeout 60m -tags e2e -v -run '^TestKilledLeaderLosesNoNode$$' ./test/e2e -args -kills 10 -kills.groups 100 -kills.nodes 20 -kills.names 100
 
 chaos: ## five replicas under faults, ten minutes: CHAOS="-chaos.time 90s -chaos.seed N"
 	go test -count=1 -timeout 90m -tags chaos -v ./test/chaos -args $(CHAOS)

@@ -1,7 +1,6 @@
 package dataplane
 
 import (
-	"cmp"
 	"fmt"
 	"iter"
 	"maps"
@@ -267,30 +266,33 @@ func (d *memoryDatapath) DetachName(name *dataplanepb.Name) {
 	}
 }
 
-// Table implements Datapath.
+// Table implements Datapath. The network stands still only while the node's own
+// entries are read: nodes that are listed do not wait for each other.
 func (d *memoryDatapath) Table() []TableEntry {
 	d.network.mu.RLock()
-	defer d.network.mu.RUnlock()
-	var entries []TableEntry
-	own, told := d.table.sorted(), d.exchange.sorted()
-	for len(own) > 0 || len(told) > 0 {
-		order := cmp.Compare(len(told), len(own)) // if one is empty
-		if len(own) > 0 && len(told) > 0 {
-			order = compareKeys(own[0].key(), told[0].key())
+	var own []TableEntry
+	for _, e := range d.table.sorted() {
+		var peers []*port
+		if t := d.exchange.find(e.key()); t != nil {
+			peers = peersAmong(d.peers, t.by)
 		}
-		e, peers := &entry{}, []*port(nil)
-		if order >= 0 {
-			e.name, peers = told[0].name, d.peersAmong(told[0].by)
-			told = told[1:]
-		}
-		if order <= 0 {
-			e, own = own[0], own[1:]
-		} else if len(peers) == 0 {
-			continue // only this node told it
-		}
-		entries = append(entries, TableEntry{Name: e.name, Connections: e.connections(peers)})
+		own = append(own, TableEntry{Name: e.name, Connections: e.connections(peers)})
 	}
-	return entries
+	peers, told := slices.Clone(d.peers), d.exchange.all()
+	d.network.mu.RUnlock()
+	entries := make([]TableEntry, 0, len(own)+len(told))
+	for _, t := range told {
+		for len(own) > 0 && compareKeys(keyOf(own[0].Name), t.key()) < 0 {
+			entries, own = append(entries, own[0]), own[1:]
+		}
+		if len(own) > 0 && keyOf(own[0].Name) == t.key() {
+			continue
+		}
+		if by := peersAmong(peers, t.by); len(by) > 0 {
+			entries = append(entries, TableEntry{Name: t.name, Connections: (&entry{}).connections(by)})
+		}
+	}
+	return append(entries, own...)
 }
 
 // connections lists an entry's connections as nodes do: in-process

@@ -41,6 +41,31 @@ func TestSilenceCountsFromTheLastSignOfLife(t *testing.T) {
 	})
 }
 
+// While what a node said before is being handled, its answer may wait behind that.
+func TestBusyReaderIsNoSilence(t *testing.T) {
+	runWith(t, southbound.Options{MaxPending: 10}, func(t *testing.T, r *rig) {
+		n := r.join("a", "n")
+		said := make(chan struct{}, 8)
+		list := call("a/n", r.session("a/n"), nil)
+		list.ListConnections, list.Silent = true, func() { said <- struct{}{} }
+		answers := r.call(list)
+		request := n.next()
+		synctest.Wait()
+		resume := r.replica.stall()
+		n.announce(names("n", 0, 2000)...) // there is no room for them while the log stands still
+		n.send(connectionList(request.GetMessageId(), true))
+		<-time.After(3 * southbound.SilentAfter)
+		synctest.Wait()
+		if len(said) > 0 {
+			t.Error("a node is silent whose answer has not been read")
+		}
+		resume()
+		if answer := <-answers; answer.Err != nil {
+			t.Error(answer.Err)
+		}
+	})
+}
+
 func TestBriefListsLeaveOutPeers(t *testing.T) {
 	run(t, func(t *testing.T, r *rig) {
 		n := r.join("a", "n")

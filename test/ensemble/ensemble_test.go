@@ -34,6 +34,10 @@ const (
 // Everything runs on one machine, so all times are short.
 var timings = cluster.Timings{Heartbeat: 300 * time.Millisecond, Election: 300 * time.Millisecond, LeaderLease: 200 * time.Millisecond}
 
+// steady are for a test in which the leader must stay: it does on a machine that
+// stands still for a second.
+var steady = cluster.Timings{Heartbeat: 2 * time.Second, Election: 2 * time.Second, LeaderLease: 2 * time.Second}
+
 const (
 	orphanPatience = 2 * time.Second
 	orphanSpread   = 200 * time.Millisecond
@@ -54,12 +58,13 @@ type ensemble struct {
 
 // settings are what a test may want otherwise.
 type settings struct {
-	hold   time.Duration // nobody departs (protocol D3)
-	graces *slimcppb.Graces
+	timings cluster.Timings
+	hold    time.Duration // nobody departs (protocol D3)
+	graces  *slimcppb.Graces
 }
 
 func defaults() settings {
-	return settings{hold: time.Second, graces: &slimcppb.Graces{
+	return settings{timings: timings, hold: time.Second, graces: &slimcppb.Graces{
 		FailoverMs: 200, DepartureMs: 1500, ReplicaMs: 1500, DetachedMs: 600_000, TombstoneMs: 60_000, NodeRetentionMs: 86_400_000,
 	}}
 }
@@ -145,7 +150,7 @@ func (e *ensemble) start(name string) *replica {
 	r := &replica{name: name, store: fsm.New()}
 	var err error
 	r.Replica, err = cluster.Open(context.Background(), cluster.Options{
-		Name: name, Version: "test", DataDir: e.dirs[name], Timings: timings,
+		Name: name, Version: "test", DataDir: e.dirs[name], Timings: e.timings,
 		Peers: &cluster.Peers{
 			Listener: e.links.listen(e.t, name+clusterPort), Advertise: name + clusterPort, Dial: e.links.dialer(name),
 			Autopilot: cluster.Autopilot{StabilizationTime: 200 * time.Millisecond},

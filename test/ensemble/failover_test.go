@@ -10,6 +10,7 @@ import (
 	"github.com/slim-cp/slim-cp/dataplane"
 	"github.com/slim-cp/slim-cp/fsm"
 	slimcppb "github.com/slim-cp/slim-cp/proto/slimcp/v1"
+	"github.com/slim-cp/slim-cp/reconciler"
 	"github.com/slim-cp/slim-cp/southbound"
 )
 
@@ -284,7 +285,10 @@ func TestLoneSurvivor(t *testing.T) {
 // After a restore every stream is registered again, and none is closed (protocol
 // X3, S5).
 func TestRestoreKeepsStreams(t *testing.T) {
-	e := form(t)
+	with := defaults()
+	with.timings = steady                       // a leader that is lost meanwhile ends
+	with.hold = reconciler.DefaultDepartureHold // of deletions, too, until all streams are back
+	e := formWith(t, with)
 	for i, r := range e.running() {
 		e.join(fmt.Sprintf("g%d", i), "n1", r)
 	}
@@ -333,5 +337,35 @@ func TestOldLeadersCallIsRefused(t *testing.T) {
 	e.eventually("the leader's own call is answered", func() error { return call(term) })
 	if err := call(term - 1); !errors.Is(err, southbound.ErrStaleTerm) {
 		t.Errorf("a call of an older leadership: %v, want %v", err, southbound.ErrStaleTerm)
+	}
+}
+
+// The replica that holds the stream tells the leader that a node does not answer.
+func TestSilenceIsToldToTheLeader(t *testing.T) {
+	e := form(t)
+	follower := e.followers()[0]
+	node := e.join("g", "n1", follower)
+	e.converged()
+	leader := e.leader()
+	_, term := leader.Leadership()
+	record, _ := e.view().Node(node.ID())
+	session, _ := record.CommandSession()
+	node.Stall(true)
+	defer node.Stall(false)
+	silent, answers := make(chan struct{}, 8), make(chan southbound.Answer, 1)
+	leader.router.Call(southbound.Call{
+		NodeID: node.ID(), Session: session.Name, Term: term, ListRoutes: true,
+		Silent: func() { silent <- struct{}{} },
+	}, func(answer southbound.Answer) { answers <- answer })
+	select {
+	case <-silent:
+	case answer := <-answers:
+		t.Fatalf("answered by a node that stands still: %v", answer)
+	case <-time.After(southbound.SilentAfter + patience):
+		t.Fatal("the leader is not told")
+	}
+	node.Stall(false)
+	if answer := await(t, answers); answer.Err != nil {
+		t.Error(answer.Err)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"testing"
+	"time"
 
 	"github.com/slim-cp/slim-cp/proto/slimcp/v1"
 )
@@ -106,6 +107,43 @@ func BenchmarkApplyClaim(b *testing.B) {
 			if link, _ := h.view().LinkBetween("hub", "spoke"); link.Status != LinkApplied {
 				b.Errorf("the claimed link is %v", link.Status)
 			}
+		})
+	}
+}
+
+// BenchmarkApplyGroup applies the registration of a group that is new, with all that
+// follows for its links, and compares the last of many groups with the twentieth. In a
+// star each has one link; in a mesh an entry makes as many as its budget allows.
+func BenchmarkApplyGroup(b *testing.B) {
+	const few, many = 20, 400
+	for name, topology := range map[string]*slimcppb.Command{
+		"mesh": mesh(), "star": topologyCommand(linksSegment(DefaultSegment, [2]string{"g000", Wildcard})),
+	} {
+		b.Run(name, func(b *testing.B) {
+			h := newHistoryOf(b, 2)
+			h.must(topology)
+			var states []*Snapshot
+			var entries []Batch
+			for i, command := range h.registrations(many) {
+				if i+1 == few || i+1 == many {
+					states = append(states, h.store.Capture())
+				}
+				h.must(command)
+				if i+1 == few || i+1 == many {
+					entries = append(entries, h.log[len(h.log)-1])
+				}
+				h.makeLinks()
+			}
+			var spent [2]time.Duration
+			for b.Loop() {
+				for i := range entries {
+					h.store.state = states[i].tables.copy()
+					start := time.Now()
+					h.store.ApplyBatch(entries[i : i+1])
+					spent[i] += time.Since(start)
+				}
+			}
+			b.ReportMetric(float64(spent[1])/float64(max(1, spent[0])), "last/twentieth")
 		})
 	}
 }

@@ -158,37 +158,47 @@ func instantiate(segment *slimcppb.Segment, group string) *slimcppb.Segment {
 	return instance
 }
 
-// segmentGraphOf builds the graph of a segment over the groups that exist.
+// segmentGraphOf builds the graph of a segment over the groups that exist. Of those that
+// do not, it looks at one mention only.
 func segmentGraphOf(segment *slimcppb.Segment, groups []string) *spt.Graph {
 	builder := spt.NewBuilder()
-	exists := func(group string) bool { _, found := slices.BinarySearch(groups, group); return found }
-	for name := range segmentGroups(segment) {
-		if name == Wildcard {
-			for _, group := range groups {
-				builder.AddVertex(group)
-			}
-			break
-		}
+	exists := make(map[string]bool, len(groups)) // looked up only
+	for _, group := range groups {
+		exists[group] = true
 	}
+	everybody := false
 	addUniversal := func(name string) {
-		if name == Wildcard {
+		switch {
+		case name == Wildcard:
 			for _, group := range groups {
 				builder.AddUniversal(group)
 			}
-		} else if exists(name) {
+		case exists[name]:
 			builder.AddUniversal(name)
 		}
 	}
 	for _, adjacency := range segment.GetLinks() {
+		group := adjacency.GetGroup()
+		everybody = everybody || group == Wildcard
+		if group != Wildcard && !exists[group] {
+			everybody = everybody || slices.Contains(adjacency.GetNeighbors(), Wildcard)
+			continue
+		}
 		for _, neighbor := range adjacency.GetNeighbors() {
 			switch {
-			case adjacency.GetGroup() == Wildcard:
+			case group == Wildcard:
 				addUniversal(neighbor)
 			case neighbor == Wildcard:
-				addUniversal(adjacency.GetGroup())
-			case exists(adjacency.GetGroup()) && exists(neighbor):
-				builder.AddEdge(adjacency.GetGroup(), neighbor)
+				everybody = true
+				addUniversal(group)
+			case exists[neighbor]:
+				builder.AddEdge(group, neighbor)
 			}
+		}
+	}
+	if everybody {
+		for _, group := range groups {
+			builder.AddVertex(group)
 		}
 	}
 	return builder.Build()

@@ -381,11 +381,7 @@ func (a *applier) remake(link *Link, group string) {
 	if !a.graph.allowed(group, peer) {
 		return
 	}
-	prefer := link.SourceNode
-	if link.SourceGroup == group {
-		prefer = ""
-	}
-	a.inherit(a.createLink(link.SourceGroup, link.DestGroup, prefer), link)
+	a.inherit(a.createLink(link.SourceGroup, link.DestGroup, link.SourceNode), link)
 }
 
 // sibling draws a node of the same group that can take links over.

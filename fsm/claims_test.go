@@ -4,6 +4,8 @@ import (
 	"errors"
 	"slices"
 	"testing"
+
+	"github.com/slim-cp/slim-cp/proto/slimcp/v1"
 )
 
 // expectStands checks that a link stands since the last entry.
@@ -101,6 +103,36 @@ func TestAnswersForAnotherStateOfTheLinkAreIgnored(t *testing.T) {
 	h.must(reconciledCommand("a/n1", h.commandSession("a/n1"), 0, dialled(&link)))
 	h.must(observedCommand("a/n1", h.commandSession("a/n1"), seenUp(&link, "n1")))
 	equal(t, "link", *h.between("a", "b"), link)
+}
+
+// A link that stands was confirmed by its other end; how its source was dialled says less.
+func TestAnswersForALinkThatStandsAreIgnored(t *testing.T) {
+	h := unclaimed(t)
+	h.claim(h.commandSession("a/n1"), h.between("a", "b").ID, "claim")
+	link := *h.between("a", "b")
+	equal(t, "status", link.Status, LinkApplied)
+	for _, answer := range []*slimcppb.LinkAck{dialled(&link), refused(&link, "connection refused")} {
+		h.must(reconciledCommand("b/n1", h.commandSession("b/n1"), 0, answer))
+		equal(t, "link", *h.between("a", "b"), link)
+	}
+}
+
+// Of a pair whose link is replaced again and again, one deleted link is listed, and those
+// that their sources have yet to drop.
+func TestOneDeletedLinkOfAPairIsListed(t *testing.T) {
+	h := unclaimed(t)
+	for range 5 {
+		former := h.between("a", "b")
+		h.must(replaceCommand(former))
+		gone := reconciledCommand(former.SourceNode, h.commandSession(former.SourceNode), 0)
+		gone.GetNodeReconciled().GoneLinks = []string{former.ID}
+		h.must(gone)
+		listed := slices.DeleteFunc(slices.Collect(h.view().Links()), (*Link).Live)
+		if len(listed) != 1 || listed[0].ID != former.ID {
+			t.Fatalf("%d deleted links are listed", len(listed))
+		}
+		h.check()
+	}
 }
 
 // A link that moved to a sibling while its old source was still answering.

@@ -3,6 +3,7 @@ package northbound
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"testing"
 	"testing/synctest"
@@ -147,4 +148,15 @@ func TestUnknownConsistency(t *testing.T) {
 	ctx := metadata.AppendToOutgoingContext(t.Context(), ConsistencyKey, "eventual")
 	_, err := f.operator(t).ListGroups(ctx, &controlplanepb.ListDomainsRequest{})
 	wantStatus(t, err, codes.InvalidArgument, `slimcp-consistency "eventual": accepted are "linearizable" and "stale"`)
+}
+
+// What the caller wants goes with a call that another replica answers.
+func TestCallsPassedOnKeepWhatTheCallerWants(t *testing.T) {
+	ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs(ConsistencyKey, "stale", RequestIDKey, "one", "other", "not ours"))
+	passed, _ := metadata.FromOutgoingContext(onBehalf(ctx))
+	for key, want := range map[string][]string{ConsistencyKey: {"stale"}, RequestIDKey: {"one"}, "other": nil} {
+		if got := passed.Get(key); !slices.Equal(got, want) {
+			t.Errorf("%s is passed on as %q, want %q", key, got, want)
+		}
+	}
 }

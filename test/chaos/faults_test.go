@@ -3,7 +3,10 @@
 package chaos_test
 
 import (
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"syscall"
 	"time"
@@ -48,6 +51,7 @@ func faults() []fault {
 		{name: "quorum lost", victims: quorumLost, begin: (*chaos).kill},
 		{name: "all are killed", victims: size, begin: (*chaos).kill},
 		{name: "replaced at the same address", victims: 1, begin: (*chaos).replace},
+		{name: "put back to an older image", victims: 1, begin: (*chaos).putBack},
 	}
 }
 
@@ -206,26 +210,59 @@ func (c *chaos) replace(victims []*member) func() {
 	gone := victims[0]
 	gone.down = true
 	gone.Kill(c.t)
-	return func() {
-		others := c.others(victims)
-		asked := others[0]
-		c.eventually(time.Minute, "a dead replica is removed", func() error {
-			asked = others[c.random.IntN(len(others))] // one of them may be cut off
-			if code, _, stderr := asked.Operate(c.t, "cluster", "remove", gone.name, "--timeout", "10s"); code != 0 {
-				return fmt.Errorf("exit code %d: %s", code, stderr)
-			}
-			return nil
-		})
-		m := c.newMember(gone.Member)
-		c.network.lead(m.Member.Advertise, m.backend())
-		c.members[slices.Index(c.members, gone)] = m
-		c.eventually(time.Minute, "a new replica is a member", func() error {
-			if code, _, stderr := m.Operate(c.t, "cluster", "join", asked.Member.Advertise, "--timeout", "20s"); code != 0 {
-				return fmt.Errorf("exit code %d: %s", code, stderr)
-			}
-			return nil
-		})
+	return func() { c.takePlace(gone) }
+}
+
+// putBack starts a replica from an image of its disk that is a start old. Nobody takes
+// it in, so it ends and is replaced.
+func (c *chaos) putBack(victims []*member) func() {
+	m := victims[0]
+	data, image := m.Member.DataDir, filepath.Join(c.t.TempDir(), "image")
+	restart := c.kill(victims)
+	if err := os.CopyFS(image, os.DirFS(data)); err != nil {
+		c.t.Fatal(err)
 	}
+	restart()
+	return func() {
+		c.eventually(time.Minute, m.name+" is seen after the image was taken", func() error {
+			status, err := m.status()
+			if err == nil && status.GetLeaderId() == "" {
+				err = fmt.Errorf("%s knows no leader", m.name)
+			}
+			return err
+		})
+		c.kill(victims)
+		if err := errors.Join(os.RemoveAll(data), os.CopyFS(data, os.DirFS(image))); err != nil {
+			c.t.Fatal(err)
+		}
+		m.Launch(c.t)
+		if code := m.Wait(c.t, time.Minute); code == 0 {
+			c.t.Errorf("%s, from an older image of its disk, ended with exit code 0", m.name)
+		}
+		c.takePlace(m)
+	}
+}
+
+// takePlace removes a dead replica, and takes in a new one at its addresses.
+func (c *chaos) takePlace(gone *member) {
+	others := c.others([]*member{gone})
+	c.eventually(time.Minute, "a dead replica is removed", func() error {
+		asked := others[c.random.IntN(len(others))] // one of them may be cut off
+		if code, _, stderr := asked.Operate(c.t, "cluster", "remove", gone.name, "--timeout", "10s"); code != 0 {
+			return fmt.Errorf("exit code %d: %s", code, stderr)
+		}
+		return nil
+	})
+	m := c.newMember(gone.Member)
+	c.network.lead(m.Member.Advertise, m.backend())
+	c.members[slices.Index(c.members, gone)] = m
+	c.eventually(time.Minute, "a new replica is a member", func() error {
+		asked := others[c.random.IntN(len(others))]
+		if code, _, stderr := m.Operate(c.t, "cluster", "join", asked.Member.Advertise, "--timeout", "20s"); code != 0 {
+			return fmt.Errorf("exit code %d: %s", code, stderr)
+		}
+		return nil
+	})
 }
 
 // alive fails the test if a replica ended that no fault ended.

@@ -342,27 +342,35 @@ func TestOldLeadersCallIsRefused(t *testing.T) {
 
 // The replica that holds the stream tells the leader that a node does not answer.
 func TestSilenceIsToldToTheLeader(t *testing.T) {
-	e := form(t)
-	follower := e.followers()[0]
-	node := e.join("g", "n1", follower)
+	with := defaults()
+	with.timings = steady
+	e := formWith(t, with)
+	node := e.join("g", "n1", e.followers()[0])
 	e.converged()
-	leader := e.leader()
-	_, term := leader.Leadership()
-	record, _ := e.view().Node(node.ID())
-	session, _ := record.CommandSession()
 	node.Stall(true)
 	defer node.Stall(false)
 	silent, answers := make(chan struct{}, 8), make(chan southbound.Answer, 1)
-	leader.router.Call(southbound.Call{
-		NodeID: node.ID(), Session: session.Name, Term: term, ListRoutes: true,
-		Silent: func() { silent <- struct{}{} },
-	}, func(answer southbound.Answer) { answers <- answer })
-	select {
-	case <-silent:
-	case answer := <-answers:
-		t.Fatalf("answered by a node that stands still: %v", answer)
-	case <-time.After(southbound.SilentAfter + patience):
-		t.Fatal("the leader is not told")
+	deadline := time.After(southbound.SilentAfter + patience)
+	for told := false; !told; {
+		leader := e.leader()
+		_, term := leader.Leadership()
+		record, _ := e.view().Node(node.ID())
+		session, _ := record.CommandSession()
+		leader.router.Call(southbound.Call{
+			NodeID: node.ID(), Session: session.Name, Term: term, ListRoutes: true,
+			Silent: func() { silent <- struct{}{} },
+		}, func(answer southbound.Answer) { answers <- answer })
+		select {
+		case <-silent:
+			told = true
+		case answer := <-answers: // the session is not reached yet, or is another one
+			if answer.Err == nil {
+				t.Fatal("answered by a node that stands still")
+			}
+			<-time.After(poll)
+		case <-deadline:
+			t.Fatal("the leader is not told")
+		}
 	}
 	node.Stall(false)
 	if answer := await(t, answers); answer.Err != nil {

@@ -223,7 +223,7 @@ func (s *guardedLogs) DeleteRange(first, last uint64) error {
 	if first > known.index {
 		return s.LogStore.DeleteRange(first, last)
 	}
-	end, err := s.LogStore.LastIndex()
+	end, err := s.LastIndex()
 	if err != nil {
 		return err
 	}

@@ -32,7 +32,7 @@ func (x *exchange) all() []told {
 		return *listed
 	}
 	all := make([]told, 0, len(x.table))
-	for _, t := range x.table.sorted() {
+	for _, t := range x.sorted() {
 		all = append(all, *t)
 	}
 	x.listed.Store(&all)

@@ -48,7 +48,7 @@ func (t *tree) status(command *cobra.Command, wait, expectAll bool) error {
 		limit = defaultWait
 	}
 	converged := func(answer *slimcppb.ConvergenceResponse) bool {
-		return answer.GetConverged() && !(expectAll && answer.GetDepartedNodes() > 0)
+		return answer.GetConverged() && (!expectAll || answer.GetDepartedNodes() == 0)
 	}
 	var answer *slimcppb.ConvergenceResponse
 	err := t.connectServers(command, limit, "status", func(ctx context.Context, servers *servers) (err error) {

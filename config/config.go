@@ -92,6 +92,9 @@ type Topology struct {
 	// none, and operators manage the topology through the API.
 	ConfigManaged bool
 	Segments      []Segment
+	// SegmentsTemplate is the template that the segments are made from; then there are
+	// none above.
+	SegmentsTemplate string
 }
 
 // DefaultSegment is the name of the segment that `topology.links` describes.

@@ -140,6 +140,22 @@ func TestValues(t *testing.T) {
 				}}
 			},
 		},
+		"name for domain": {
+			`topology: {segments: [{name: s-$group, links: [{name: "a-$domain", neighbors: [$group]}]}]}`,
+			func(c *config.Config) {
+				c.Topology = config.Topology{ConfigManaged: true, Segments: []config.Segment{
+					{Name: "s-$group", Links: []config.Adjacency{{Group: "a-$group", Neighbors: []string{"$group"}}}},
+				}}
+			},
+		},
+		"segments-template": {
+			"topology:\n  segments-template: |\n    {% for g in groups %}\n    - $domain {{ g }}\n    {% endfor %}\n",
+			func(c *config.Config) {
+				c.Topology = config.Topology{
+					ConfigManaged: true, SegmentsTemplate: "{% for g in groups %}\n- $domain {{ g }}\n{% endfor %}\n",
+				}
+			},
+		},
 		"enforced connection": {
 			`enforce_node_connection: {backoff: 0, timeout: , keepalive: {tcp_keepalive: 45s}}`,
 			func(c *config.Config) {
@@ -425,5 +441,28 @@ func TestErrorsAreProblems(t *testing.T) {
 	}
 	if p := problems[0]; p.File != "x.yaml" || p.Line != 2 || p.Key != "reconciler.workers" {
 		t.Errorf("got %+v", p)
+	}
+}
+
+func TestSegmentsTemplateProblems(t *testing.T) {
+	const exclusive = "'links', 'segments', and 'segments-template' are mutually exclusive in topology config"
+	for text, want := range map[string]string{
+		"topology: {segments-template: '[]', segments: []}":                               "topology.segments-template: " + exclusive,
+		"topology: {segments-template: '[]', links: }":                                    "topology.segments-template: " + exclusive,
+		"topology: {segments-template: ' '}":                                              "'segments-template' must not be empty",
+		"topology: {segments-template: []}":                                               "a string, the template of a list of segments",
+		"topology: {segments-template: '{% for g in groups %}'}":                          "syntax error: unexpected end of input, expected end of block (in segments-template:1)",
+		"topology: {segments-template: '{{ groups|random }}'}":                            "unsupported filter",
+		"topology: {segment-template: '[]'}":                                              `did you mean`,
+		"topology: {segments-template: '[]', segments-template: '[]'}":                    "segments-template",
+		"topology: {segments-template: '[]', registration_auth: {type: shared_secret}}":   "no secrets",
+		"topology: {links: [{name: a, domain: b, neighbors: [c]}]}":                       "name, group and domain are the same key",
+		"topology: {segments: [{name: s, links: [{name: a, group: b, neighbors: [c]}]}]}": "name, group and domain are the same key",
+		"topology: {segments: [{name: s, links: [{names: a, neighbors: [c]}]}]}":          "topology.segments[0].links[0]",
+	} {
+		_, err := config.Parse("x.yaml", []byte(text))
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", text, err, want)
+		}
 	}
 }

@@ -3,6 +3,8 @@ package config
 import (
 	"fmt"
 	"strings"
+
+	"github.com/slim-cp/slim-cp/segmenttemplate"
 )
 
 // topology decodes the groups' topology and, as upstream has it in the same
@@ -13,20 +15,41 @@ func topology(t *Topology, r *RegistrationAuth) decode {
 		table := fields{
 			"links":             optional(adjacencies(&links, false)),
 			"segments":          optional(segments(&t.Segments)),
+			"segments-template": segmentsTemplate(&t.SegmentsTemplate),
 			"registration_auth": registrationAuth(r),
 		}
 		if head := v.readObject(); head.has("segments") && len(head.keys["segments"].node.Content) > 0 {
 			table["links"] = func(v value) { v.warn("ignored, as there are segments beside it") }
 		}
 		found := v.object(table)
+		if found.has("segments-template") && (found.has("links") || found.has("segments")) {
+			found.failAt("segments-template", "'links', 'segments', and 'segments-template' are mutually exclusive in topology config")
+		}
 		if len(links) > 0 {
 			t.Segments = []Segment{{Name: DefaultSegment, Links: links}}
 		}
-		t.ConfigManaged = len(t.Segments) > 0
+		t.ConfigManaged = len(t.Segments) > 0 || t.SegmentsTemplate != ""
 		if t.ConfigManaged && r.Type == RegistrationSharedSecret && len(r.Secrets) == 0 && !found.failedBelow("registration_auth") {
 			found.keys["registration_auth"].readObject().failAt("secrets",
 				"no secrets: accepted: one per group, or a topology without links and segments, to which operators add groups")
 		}
+	}
+}
+
+// segmentsTemplate decodes the template that segments are made from. What it names and
+// writes shows only when it is rendered.
+func segmentsTemplate(to *string) decode {
+	return func(v value) {
+		text, ok := v.text()
+		if !ok {
+			v.refuse("a string, the template of a list of segments", false)
+			return
+		}
+		if _, err := segmenttemplate.Parse(text); err != nil {
+			v.fail(strings.ReplaceAll(err.Error(), "\n", " "))
+			return
+		}
+		*to = text
 	}
 }
 
@@ -72,12 +95,15 @@ func adjacencies(to *[]Adjacency, inSegment bool) decode {
 			found := item.object(fields{
 				"group":     group,
 				"domain":    group,
+				"name":      group,
 				"neighbors": neighbors(&a.Neighbors, inSegment),
 			})
 			switch {
 			case found.has("group") && found.has("domain"):
 				item.fail("group and domain are the same key: accepted: one of them")
-			case !found.has("domain"):
+			case found.has("name") && (found.has("group") || found.has("domain")):
+				item.fail("name, group and domain are the same key: accepted: one of them")
+			case !found.has("domain") && !found.has("name"):
 				found.require("group", `the name of a group, or "*" for every group`)
 			}
 			found.require("neighbors", acceptedNeighbors)

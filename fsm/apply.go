@@ -101,7 +101,7 @@ func leadersWork(command *slimcppb.Command) bool {
 	switch command.GetPayload().(type) {
 	case *slimcppb.Command_DepartNode, *slimcppb.Command_NodeLeft, *slimcppb.Command_ExpireNodes,
 		*slimcppb.Command_NodeReconciled, *slimcppb.Command_Observed, *slimcppb.Command_ReplaceLink,
-		*slimcppb.Command_PurgeTombstones, *slimcppb.Command_RemoveReplica,
+		*slimcppb.Command_PurgeTombstones, *slimcppb.Command_SetRenderedSegments, *slimcppb.Command_RemoveReplica,
 		*slimcppb.Command_HoldReplica, *slimcppb.Command_Checkpoint, *slimcppb.Command_Probe,
 		*slimcppb.Command_MakeLinks:
 		return true
@@ -143,6 +143,8 @@ func (a *applier) dispatch() Result {
 		return a.leaderStarted(payload.LeaderStarted)
 	case *slimcppb.Command_SetFleetConfig:
 		return a.setFleetConfig(payload.SetFleetConfig)
+	case *slimcppb.Command_SetRenderedSegments:
+		return a.setRenderedSegments(payload.SetRenderedSegments)
 	case *slimcppb.Command_AddSegment:
 		return a.addSegment(payload.AddSegment)
 	case *slimcppb.Command_RemoveSegment:
@@ -223,6 +225,9 @@ func (a *applier) forgetEnded(replica string, over func(boot string) bool) {
 // setFleetConfig replaces the fleet configuration, and notes what the file of the
 // replica that presents it says (protocol T1, T2).
 func (a *applier) setFleetConfig(command *slimcppb.SetFleetConfig) Result {
+	if err := a.acceptRendered(command.GetConfig(), command.GetRendered()); err != nil {
+		return Result{Err: err}
+	}
 	if id := command.GetReplicaId(); id != "" {
 		if err := a.presentFile(id, command.GetFingerprint()); err != nil {
 			return Result{Err: err}
@@ -231,11 +236,11 @@ func (a *applier) setFleetConfig(command *slimcppb.SetFleetConfig) Result {
 	if command.GetConfig() == nil {
 		return Result{}
 	}
-	before := a.fleet
-	a.fleet = command.GetConfig()
+	before, rendered := a.fleet, a.rendered
+	a.fleet, a.rendered = command.GetConfig(), command.GetRendered()
 	a.meta.FleetRevision = a.index()
 	a.changes.Fleet = true
-	if !proto.Equal(before.GetTopology(), a.fleet.GetTopology()) {
+	if !proto.Equal(before.GetTopology(), a.fleet.GetTopology()) || !sameSegments(rendered, a.rendered) {
 		a.topologyChanged() // anything else leaves the paths as they are
 	}
 	return Result{}
@@ -267,9 +272,10 @@ func (a *applier) topologyChanged() {
 	}
 }
 
-func (a *applier) presentGroups() []string {
+// presentGroups returns the groups that the topology is expanded for, in order.
+func (t *tables) presentGroups() []string {
 	var present []string
-	for group := range a.Groups() {
+	for group := range t.Groups() {
 		if group.Present > 0 && group.Name != "" {
 			present = append(present, group.Name)
 		}

@@ -50,6 +50,7 @@ func errorNames() []errorName {
 		{"stale", ErrStale},
 		{"bad_id", ErrBadID},
 		{"bad_name", ErrBadName},
+		{"groups_changed", ErrGroupsChanged},
 	}
 }
 

@@ -34,6 +34,8 @@ type FleetChange struct {
 	TopologyTo string
 	// NoTopology: a file gives the topology, and none would.
 	NoTopology bool
+	// NoSegments: there are segments, and a template makes none.
+	NoSegments bool
 	// LinksRemoved are live links, by their groups, of Links in all. LinksAdded are
 	// pairs of groups with nodes that would be linked.
 	LinksRemoved, LinksAdded [][2]string
@@ -44,10 +46,11 @@ type FleetChange struct {
 
 // FleetChange says what a fleet configuration would change if it became the active
 // one. It changes nothing, and costs the pairs of groups that would be linked.
-func (t *tables) FleetChange(wanted *slimcppb.FleetConfig) FleetChange {
+// rendered is what the template in it, if there is one, was rendered to.
+func (t *tables) FleetChange(wanted *slimcppb.FleetConfig, rendered *slimcppb.RenderedSegments) FleetChange {
 	c := FleetChange{AuthFrom: authOf(t.fleet), AuthTo: authOf(wanted)}
 	after := *t
-	after.fleet = wanted
+	after.fleet, after.rendered = wanted, rendered
 	c.compareSecrets(t.fleet, wanted)
 	for group := range t.Groups() {
 		if group.Name != "" && t.authenticates(group.Name) && !after.authenticates(group.Name) {
@@ -55,13 +58,15 @@ func (t *tables) FleetChange(wanted *slimcppb.FleetConfig) FleetChange {
 		}
 	}
 	c.NoTopology = t.ConfigManaged() && !after.ConfigManaged()
+	c.NoSegments = len(t.presentGroups()) > 0 && wanted.GetTopology().GetSegmentsTemplate() != "" &&
+		len(t.graph.segments) > 0 && t.ConfigManaged() && len(rendered.GetSegments()) == 0
 	switch {
 	case c.NoTopology:
 		c.TopologyTo = "operators"
 	case !t.ConfigManaged() && after.ConfigManaged():
 		c.TopologyTo = "the file"
 	}
-	if !proto.Equal(t.fleet.GetTopology(), wanted.GetTopology()) {
+	if !proto.Equal(t.fleet.GetTopology(), wanted.GetTopology()) || !sameSegments(t.rendered, rendered) {
 		c.compareLinks(t, &after)
 	}
 	if !proto.Equal(t.fleet.GetEnforcedConnection(), wanted.GetEnforcedConnection()) {
@@ -115,20 +120,15 @@ func (c *FleetChange) compareSecrets(before, after *slimcppb.FleetConfig) {
 }
 
 func (c *FleetChange) compareLinks(before, after *tables) {
-	var present []string
-	for group := range before.Groups() {
-		if group.Present > 0 && group.Name != "" {
-			present = append(present, group.Name)
-		}
-	}
-	graph := after.expand(present)
+	groups := before.presentGroups()
+	graph := after.expand(groups)
 	for pair := range before.pairs.all() {
 		c.Links++
 		if !graph.allowed(pair.a, pair.b) {
 			c.LinksRemoved = append(c.LinksRemoved, [2]string{pair.a, pair.b})
 		}
 	}
-	for _, group := range present {
+	for _, group := range groups {
 		for _, peer := range graph.neighbors(group) {
 			if group < peer && !before.graph.allowed(group, peer) {
 				c.LinksAdded = append(c.LinksAdded, [2]string{group, peer})
@@ -149,6 +149,9 @@ func (c FleetChange) Losses() []string {
 	}
 	if c.NoTopology {
 		lines = append(lines, "the whole topology goes")
+	}
+	if c.NoSegments {
+		lines = append(lines, "segments-template rendered no segments, and there are some")
 	}
 	if removed := len(c.LinksRemoved); removed >= manyLinks && 2*removed > c.Links {
 		lines = append(lines, fmt.Sprintf("%d of %d links go: %s", removed, c.Links, pairNames(c.LinksRemoved)))

@@ -46,11 +46,11 @@ func TestFleetChangeLosses(t *testing.T) {
 		for i := range c.kept {
 			fewer.Neighbors = append(fewer.Neighbors, fmt.Sprintf("g%02d", i+1))
 		}
-		change := h.view().FleetChange(fleetWith(NoAuth, nil, segmentOf(fewer)))
+		change := h.view().FleetChange(fleetWith(NoAuth, nil, segmentOf(fewer)), nil)
 		if lost := len(change.Losses()) > 0; lost != c.lost || change.Links != c.groups-1 || len(change.LinksRemoved) != c.groups-1-c.kept {
 			t.Errorf("%+v: losses %q of %+v", c, change.Losses(), change)
 		}
-		if more := h.view().FleetChange(fleetWith(NoAuth, nil, segmentOf(all))); len(more.Losses()) > 0 || len(more.LinksAdded) != (c.groups-1)*(c.groups-2)/2 {
+		if more := h.view().FleetChange(fleetWith(NoAuth, nil, segmentOf(all)), nil); len(more.Losses()) > 0 || len(more.LinksAdded) != (c.groups-1)*(c.groups-2)/2 {
 			t.Errorf("more links: %+v", more)
 		}
 	}
@@ -66,7 +66,7 @@ func TestFleetChangeLines(t *testing.T) {
 	after := fleetWith(SharedSecret, []string{"a", "c"}, segmentOf(&slimcppb.Adjacency{Group: "a", Neighbors: []string{"c"}}))
 	after.Secrets[0].Secret[0] = 'x'
 	after.Graces = &slimcppb.Graces{DepartureMs: 5}
-	got := h.view().FleetChange(after)
+	got := h.view().FleetChange(after, nil)
 	want := []string{
 		"secrets added: group c", "secrets changed: group a", "secrets removed: group b",
 		"links removed: 1 of 1: a↔b", "links added: 1: a↔c", "changed: sessions",
@@ -77,7 +77,7 @@ func TestFleetChangeLines(t *testing.T) {
 	if want := []string{"authentication ends for group b, which has nodes"}; !slices.Equal(got.Losses(), want) {
 		t.Errorf("losses %q, want %q", got.Losses(), want)
 	}
-	none := h.view().FleetChange(&slimcppb.FleetConfig{})
+	none := h.view().FleetChange(&slimcppb.FleetConfig{}, nil)
 	if want := []string{"authentication ends for groups a, b, which have nodes", "the whole topology goes"}; !slices.Equal(none.Losses(), want) {
 		t.Errorf("losses %q, want %q", none.Losses(), want)
 	}
@@ -85,7 +85,7 @@ func TestFleetChangeLines(t *testing.T) {
 		!strings.Contains(lines, "topology: managed by operators\n") {
 		t.Errorf("lines %s", lines)
 	}
-	if same := h.view().FleetChange(before); len(same.Lines())+len(same.Losses()) > 0 {
+	if same := h.view().FleetChange(before, nil); len(same.Lines())+len(same.Losses()) > 0 {
 		t.Errorf("the same document: %+v", same)
 	}
 }

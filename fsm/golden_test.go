@@ -182,6 +182,7 @@ func goldenHistory(t *testing.T) *history {
 	h.goldenDepartures()
 	h.goldenLinks()
 	h.goldenNames()
+	h.goldenTemplate()
 	h.goldenGroups()
 	h.check()
 	return h
@@ -404,6 +405,14 @@ func (h *history) goldenGroups() {
 		commands = append(commands, registerCommand(h.sessionName(), fmt.Sprintf("w%02d", i), "n", ""))
 	}
 	h.apply(commands...)
+}
+
+// goldenTemplate has the same segments made from a template, which then fails.
+func (h *history) goldenTemplate() {
+	segments := expandSegments(h.view().Fleet().GetTopology(), h.view().presentGroups())
+	segments = append(segments, linksSegment("edges", [2]string{"a", Wildcard})) // for groups that come
+	h.must(templateCommand(h, goldenConfig(NoAuth), segments...))
+	h.must(renderedCommand(FailedSegments(testTemplate, h.view().TemplateGroups(), errors.New("undefined value"))))
 }
 
 func goldenSnapshot(t testing.TB) []byte {

@@ -98,6 +98,31 @@ func (h *hasher) state(t *tables) {
 	if t.meta.ActiveSchema >= 2 {
 		hashTable(h, t.unlinked, h.unlinkedGroup)
 	}
+	if template := t.fleet.GetTopology().GetSegmentsTemplate(); template != "" {
+		// Only with schema 2, so that older replicas hash the same states alike.
+		h.string(template)
+		h.rendered(t.rendered)
+	}
+}
+
+// rendered leaves the text of an error out: a release may word it differently.
+func (h *hasher) rendered(r *slimcppb.RenderedSegments) {
+	h.bytes(r.GetTemplate())
+	h.bytes(r.GetGroups())
+	h.bool(r.GetError() != "")
+	h.fileSegments(r.GetSegments())
+}
+
+func (h *hasher) fileSegments(segments []*slimcppb.Segment) {
+	h.uint(uint64(len(segments)))
+	for _, segment := range segments {
+		h.string(segment.GetName())
+		h.uint(uint64(len(segment.GetLinks())))
+		for _, adjacency := range segment.GetLinks() {
+			h.string(adjacency.GetGroup())
+			h.strings(adjacency.GetNeighbors())
+		}
+	}
 }
 
 func (h *hasher) meta(m *meta) {
@@ -298,15 +323,7 @@ func (h *hasher) unlinkedGroup(u UnlinkedGroup) {
 func (h *hasher) fleet(f *slimcppb.FleetConfig) {
 	topology := f.GetTopology()
 	h.bool(topology != nil)
-	h.uint(uint64(len(topology.GetSegments())))
-	for _, segment := range topology.GetSegments() {
-		h.string(segment.GetName())
-		h.uint(uint64(len(segment.GetLinks())))
-		for _, adjacency := range segment.GetLinks() {
-			h.string(adjacency.GetGroup())
-			h.strings(adjacency.GetNeighbors())
-		}
-	}
+	h.fileSegments(topology.GetSegments())
 	h.enforced(f.GetEnforcedConnection())
 	h.string(f.GetRegistrationAuth())
 	graces := f.GetGraces()

@@ -148,7 +148,7 @@ func changeElements(v reflect.Value, path string, n *int) (string, bool) {
 
 // worded are the fields that hold texts which Apply words: replicas of two releases may
 // have other ones for the same log, and must have the same hash.
-var worded = map[string]bool{"links.StatusMessage": true, "requests.errorText": true}
+var worded = map[string]bool{"links.StatusMessage": true, "requests.errorText": true, "rendered.Error": true}
 
 // expectHashed changes one field after the other of a record and expects another
 // hash of the state that build makes with it.
@@ -204,6 +204,14 @@ func TestEveryFieldIsHashed(t *testing.T) {
 			expectHashed(t, "fleet", func(config *slimcppb.FleetConfig) tables {
 				state := newTables()
 				state.fleet = config
+				return state
+			})
+		},
+		"rendered": func() {
+			expectHashed(t, "rendered", func(rendered *slimcppb.RenderedSegments) tables {
+				state := newTables()
+				state.fleet = &slimcppb.FleetConfig{Topology: &slimcppb.Topology{SegmentsTemplate: "x"}}
+				state.rendered = rendered
 				return state
 			})
 		},

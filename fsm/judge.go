@@ -1,6 +1,8 @@
 package fsm
 
 import (
+	"bytes"
+	"crypto/sha256"
 	"fmt"
 	"math"
 	"strings"
@@ -67,6 +69,7 @@ func (j *judge) state() {
 	j.judgeLinks()
 	j.judgeNames()
 	j.judgeOthers()
+	j.judgeRendered()
 	j.checkLinks()
 	j.checkNodes()
 	j.checkNames()
@@ -247,6 +250,23 @@ func (j *judge) judgeOthers() {
 	}
 }
 
+// judgeRendered judges what the topology's template was rendered to.
+func (j *judge) judgeRendered() {
+	r, source := j.rendered, j.fleet.GetTopology().GetSegmentsTemplate()
+	switch {
+	case r == nil:
+		return
+	case source == "":
+		j.say("there are rendered segments, and no template")
+	case !bytes.Equal(r.GetTemplate(), templateHash(source)):
+		j.say("the rendered segments are of another template")
+	case len(r.GetGroups()) != sha256.Size:
+		j.say("the rendered segments are of no set of groups")
+	case len(r.GetError()) > maxRenderedError:
+		j.say("the error of the template has %d bytes, at most %d are accepted", len(r.GetError()), maxRenderedError)
+	}
+}
+
 func (j *judge) group(group, format string, args ...any) {
 	err := checkGroup(group)
 	if group == "" {
@@ -288,8 +308,11 @@ func FleetProblems(config *slimcppb.FleetConfig) []string {
 		say("registration_auth %q: accepted are %q and %q", shorten(auth), NoAuth, SharedSecret)
 	case auth != SharedSecret && len(config.GetSecrets()) > 0:
 		say("secrets: accepted only with registration_auth %q", SharedSecret)
-	case auth == SharedSecret && len(config.GetSecrets()) == 0 && len(config.GetTopology().GetSegments()) > 0:
+	case auth == SharedSecret && len(config.GetSecrets()) == 0 && FileTopology(config):
 		say("secrets: at least one is needed beside a topology, since operators cannot add groups then")
+	}
+	if UsesTemplate(config) && len(config.GetTopology().GetSegments()) > 0 {
+		say("'links', 'segments', and 'segments-template' are mutually exclusive in topology config")
 	}
 	for _, secret := range config.GetSecrets() {
 		switch err := checkGroup(secret.GetGroup()); {
@@ -327,5 +350,8 @@ func shorten(value string) string {
 func (j *judge) configuration() {
 	for _, problem := range FleetProblems(j.fleet) {
 		j.say("fleet configuration: %s", problem)
+	}
+	if err := checkRendered(j.rendered.GetSegments(), len(j.TemplateGroups())); err != nil {
+		j.say("%v", err)
 	}
 }

@@ -79,6 +79,20 @@ func TestAFileThatCannotBeAStateIsRefused(t *testing.T) {
 			s.fleet = proto.Clone(s.fleet).(*slimcppb.FleetConfig)
 			s.fleet.Graces = &slimcppb.Graces{DepartureMs: math.MaxUint64}
 		}, "a grace of 18446744073709551615 ms"},
+		"segments of no template":      {func(s *tables) { s.rendered = &slimcppb.RenderedSegments{} }, "there are rendered segments, and no template"},
+		"segments of another template": {func(s *tables) { withTemplate(s, "other", nil) }, "of another template"},
+		"segments of no groups":        {func(s *tables) { withTemplate(s, testTemplate, nil); s.rendered.Groups = nil }, "of no set of groups"},
+		"a template and segments": {func(s *tables) {
+			withTemplate(s, testTemplate, nil)
+			s.fleet.Topology.Segments = []*slimcppb.Segment{{Name: "s"}}
+		}, "are mutually exclusive"},
+		"an error without end": {func(s *tables) {
+			withTemplate(s, testTemplate, nil)
+			s.rendered.Error = strings.Repeat("x", maxRenderedError+1)
+		}, "the error of the template has 1025 bytes"},
+		"too many segments": {func(s *tables) {
+			withTemplate(s, testTemplate, make([]*slimcppb.Segment, MaxRenderedSegments+1))
+		}, "rendered 10001 segments, at most 10000"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			file := crafted(t, view, c.change)

@@ -62,6 +62,11 @@ func (l *loader) add(record *slimcppb.SnapshotRecord) error {
 		l.state = r.State
 	case *slimcppb.SnapshotRecord_Fleet:
 		l.tables.fleet = r.Fleet
+	case *slimcppb.SnapshotRecord_RenderedSegments:
+		if l.tables.rendered != nil {
+			return errors.New("there are two records of rendered segments")
+		}
+		l.tables.rendered = r.RenderedSegments
 	case *slimcppb.SnapshotRecord_Node:
 		node, err := nodeFromProto(r.Node)
 		if err != nil {
@@ -112,7 +117,11 @@ func (l *loader) add(record *slimcppb.SnapshotRecord) error {
 
 // kindOf returns the place of a record's kind in recordKinds, -1 for the single ones.
 func kindOf(record *slimcppb.SnapshotRecord) int {
-	return int(record.ProtoReflect().WhichOneof(record.ProtoReflect().Descriptor().Oneofs().Get(0)).Number()) - 3
+	kind := int(record.ProtoReflect().WhichOneof(record.ProtoReflect().Descriptor().Oneofs().Get(0)).Number()) - 3
+	if kind >= len(recordKinds) {
+		return -1
+	}
+	return kind
 }
 
 func (l *loader) loadName(name *NameRecord) {

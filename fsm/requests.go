@@ -127,7 +127,7 @@ func (a *applier) once(id string, run func() Result) Result {
 // keeps tells results that are final from those after which the caller sends the
 // same command again, with the same id.
 func keeps(err error) bool {
-	for _, passing := range []error{ErrSchema, ErrNotInitialised, ErrStaleGeneration, ErrStaleTerm} {
+	for _, passing := range []error{ErrSchema, ErrNotInitialised, ErrStaleGeneration, ErrStaleTerm, ErrGroupsChanged} {
 		if errors.Is(err, passing) {
 			return false
 		}

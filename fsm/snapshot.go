@@ -82,6 +82,8 @@ func (t *tables) records() iter.Seq[*slimcppb.SnapshotRecord] {
 		}
 		_ = yield(&slimcppb.SnapshotRecord{Record: &slimcppb.SnapshotRecord_State{State: state}}) &&
 			yield(&slimcppb.SnapshotRecord{Record: &slimcppb.SnapshotRecord_Fleet{Fleet: t.fleet}}) &&
+			(t.rendered == nil ||
+				yield(&slimcppb.SnapshotRecord{Record: &slimcppb.SnapshotRecord_RenderedSegments{RenderedSegments: t.rendered}})) &&
 			each(t.nodes, yield, func(n *Node) *slimcppb.SnapshotRecord {
 				return &slimcppb.SnapshotRecord{Record: &slimcppb.SnapshotRecord_Node{Node: n.proto()}}
 			}) &&

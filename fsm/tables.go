@@ -76,7 +76,9 @@ type endedSession struct {
 type tables struct {
 	meta  meta
 	fleet *slimcppb.FleetConfig
-	graph *graphs
+	// rendered is what the template of the fleet configuration was rendered to.
+	rendered *slimcppb.RenderedSegments
+	graph    *graphs
 
 	nodes      table[*Node]
 	links      table[*Link]

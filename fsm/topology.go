@@ -40,14 +40,28 @@ type segmentGraph struct {
 
 // ConfigManaged reports whether a file gives the topology. Otherwise it is managed
 // through the API, whose segments stay dormant meanwhile (protocol T2).
-func (t *tables) ConfigManaged() bool { return len(t.fleet.GetTopology().GetSegments()) > 0 }
+func (t *tables) ConfigManaged() bool { return FileTopology(t.fleet) }
+
+// FileTopology reports whether a fleet configuration gives the topology.
+func FileTopology(config *slimcppb.FleetConfig) bool {
+	return len(config.GetTopology().GetSegments()) > 0 || config.GetTopology().GetSegmentsTemplate() != ""
+}
+
+// fileSegments returns the segments that a file gives, over groups. What a template
+// was rendered to has no placeholders any more.
+func (t *tables) fileSegments(groups []string) []*slimcppb.Segment {
+	if t.fleet.GetTopology().GetSegmentsTemplate() != "" {
+		return t.rendered.GetSegments()
+	}
+	return expandSegments(t.fleet.GetTopology(), groups)
+}
 
 // expand builds the graphs of the active topology over groups, which must be in
 // order.
 func (t *tables) expand(groups []string) *graphs {
 	var segments []segmentGraph
 	if t.ConfigManaged() {
-		for _, segment := range expandSegments(t.fleet.GetTopology(), groups) {
+		for _, segment := range t.fileSegments(groups) {
 			segments = append(segments, segmentGraph{name: segment.GetName(), graph: segmentGraphOf(segment, groups)})
 		}
 	} else {

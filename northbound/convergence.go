@@ -31,7 +31,7 @@ func (s *Service) Convergence(ctx context.Context, _ *slimcppb.ConvergenceReques
 	e.removalsConverge()
 	response.Converged = len(e.lines) == 0
 	response.Lines = bounded(e.lines, maxConvergenceLines)
-	response.Warnings = bounded(slices.Concat(s.notes(), notable, e.doubles(), caseHints(view, view.Fleet()), waiting), maxConvergenceLines)
+	response.Warnings = bounded(slices.Concat(s.notes(), notable, e.templateProblem(), e.doubles(), caseHints(view, view.Fleet()), waiting), maxConvergenceLines)
 	return response, nil
 }
 

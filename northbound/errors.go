@@ -105,6 +105,7 @@ func codeOf(err error) codes.Code {
 		{errNotProposed, codes.Unavailable},
 		{errManySaves, codes.ResourceExhausted},
 		{errStalled, codes.Unavailable},
+		{fsm.ErrGroupsChanged, codes.Unavailable}, // while the change was made
 		{errNeedsForce, codes.FailedPrecondition},
 		{fsm.ErrConfigManaged, codes.FailedPrecondition},
 		{fsm.ErrDefaultSegment, codes.FailedPrecondition},

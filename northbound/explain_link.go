@@ -64,7 +64,19 @@ func (e *explainer) blockedBy(a, b string) string {
 	return "neither of them has a node with an external endpoint, so there is no link"
 }
 
+// templateProblem says why the topology's template is not rendered for the groups that
+// there are.
+func (e *explainer) templateProblem() []string {
+	if problem := e.view.Rendered().GetError(); problem != "" {
+		return []string{"the topology is the last good one, since its template fails for the groups that there are: " + problem}
+	}
+	return nil
+}
+
 func (e *explainer) sayTopology(a, b string) {
+	for _, line := range e.templateProblem() {
+		e.say("%s", line)
+	}
 	edge := [2]string{min(a, b), max(a, b)}
 	segments := e.segmentsWith(func(s fsm.SegmentInfo) bool { return slices.Contains(s.Edges, edge) })
 	if len(segments) > 0 {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/slim-cp/slim-cp/fsm"
 	"github.com/slim-cp/slim-cp/proto/slimcp/v1"
+	"github.com/slim-cp/slim-cp/segmenttemplate"
 )
 
 // ApplyFleetConfig makes a fleet configuration the active one (protocol T1, T2).
@@ -25,16 +26,26 @@ func (s *Service) ApplyFleetConfig(ctx context.Context, request *slimcppb.ApplyF
 	if request.GetForce() {
 		subject = append(subject, "force", true)
 	}
+	set := &slimcppb.SetFleetConfig{Config: wanted}
+	command := &slimcppb.Command{Payload: &slimcppb.Command_SetFleetConfig{SetFleetConfig: set}}
 	result, err := s.mutate(ctx, mutation{
 		action:  "apply fleet configuration",
 		subject: subject,
 		refused: checkFleetConfig(wanted),
 		fresh:   true, // an older view may lack the nodes and links that would be lost
 		judge: func(view *fsm.View) error {
-			if proto.Equal(view.Fleet(), wanted) {
+			again := request.GetForce() && view.Rendered().GetError() != ""
+			if proto.Equal(view.Fleet(), wanted) && !again {
 				return errUnchanged
 			}
-			change := view.FleetChange(wanted)
+			rendered, err := RenderSegments(ctx, view, wanted)
+			if err != nil {
+				return argumentError("%v", err)
+			}
+			if set.Rendered = rendered; fsm.UsesTemplate(wanted) {
+				command.Schema = fsm.TemplateSchema
+			}
+			change := view.FleetChange(wanted, rendered)
 			response.Changed = true
 			response.Changes = append(change.Lines(), caseHints(view, wanted)...)
 			if losses := change.Losses(); len(losses) > 0 && view.FleetRevision() > 0 && !request.GetForce() {
@@ -42,9 +53,7 @@ func (s *Service) ApplyFleetConfig(ctx context.Context, request *slimcppb.ApplyF
 			}
 			return nil
 		},
-		command: &slimcppb.Command{Payload: &slimcppb.Command_SetFleetConfig{
-			SetFleetConfig: &slimcppb.SetFleetConfig{Config: wanted},
-		}},
+		command: command,
 	})
 	response.Index = result.Index
 	return response, err
@@ -62,7 +71,11 @@ func (s *Service) PreviewFleetConfig(ctx context.Context, request *slimcppb.Prev
 	}
 	response := &slimcppb.PreviewFleetConfigResponse{Index: view.Index()}
 	if !proto.Equal(view.Fleet(), wanted) {
-		change := view.FleetChange(wanted)
+		rendered, err := RenderSegments(ctx, view, wanted)
+		if err != nil {
+			return nil, s.statusOf(argumentError("%v", err))
+		}
+		change := view.FleetChange(wanted, rendered)
 		response.Changed = true
 		response.Changes = append(change.Lines(), caseHints(view, wanted)...)
 		if view.FleetRevision() > 0 {
@@ -70,6 +83,21 @@ func (s *Service) PreviewFleetConfig(ctx context.Context, request *slimcppb.Prev
 		}
 	}
 	return response, nil
+}
+
+// RenderSegments renders the template of a document, if it has one, for the groups that
+// there are.
+func RenderSegments(ctx context.Context, view *fsm.View, config *slimcppb.FleetConfig) (*slimcppb.RenderedSegments, error) {
+	groups := view.TemplateGroups()
+	if !fsm.UsesTemplate(config) || len(groups) == 0 {
+		return nil, nil
+	}
+	source := config.GetTopology().GetSegmentsTemplate()
+	segments, err := segmenttemplate.Segments(ctx, source, groups)
+	if err != nil {
+		return nil, err
+	}
+	return fsm.NewRenderedSegments(source, groups, segments)
 }
 
 // checkFleetConfig refuses what no file could say.
@@ -82,6 +110,11 @@ func checkFleetConfig(config *slimcppb.FleetConfig) error {
 	}
 	if problems := fsm.FleetProblems(config); len(problems) > 0 {
 		return argumentError("%s", problems[0])
+	}
+	if fsm.UsesTemplate(config) {
+		if _, err := segmenttemplate.Parse(config.GetTopology().GetSegmentsTemplate()); err != nil {
+			return argumentError("%v", err)
+		}
 	}
 	return nil
 }

@@ -3,6 +3,8 @@ package northbound
 import (
 	"bytes"
 	"context"
+	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -161,5 +163,62 @@ func TestStatusShowsNotes(t *testing.T) {
 	answer, err := dial(t, options).Convergence(t.Context(), &slimcppb.ConvergenceRequest{})
 	if err != nil || !answer.GetConverged() || len(answer.GetWarnings()) != 1 || answer.GetWarnings()[0] != "pending: a file" {
 		t.Errorf("%v, %v", answer, err)
+	}
+}
+
+// TestApplyTemplate: it is rendered before it becomes active, and a failure is told
+// where operators look.
+func TestApplyTemplate(t *testing.T) {
+	f := newFleet(t, mesh())
+	f.register("a/1", gateway("a.test:1"))
+	f.register("b/1", gateway("b.test:1"))
+	operator := f.operator(t)
+	document := func(template string) *slimcppb.FleetConfig {
+		return &slimcppb.FleetConfig{RegistrationAuth: fsm.NoAuth, Topology: &slimcppb.Topology{SegmentsTemplate: template}}
+	}
+	apply := func(template string, force bool) error {
+		_, err := operator.ApplyFleetConfig(t.Context(), &slimcppb.ApplyFleetConfigRequest{Config: document(template), Force: force})
+		return err
+	}
+	both := document("[]")
+	both.Topology.Segments = []*slimcppb.Segment{mesh()}
+	_, err := operator.ApplyFleetConfig(t.Context(), &slimcppb.ApplyFleetConfigRequest{Config: both})
+	wantStatus(t, err, codes.InvalidArgument, "'links', 'segments', and 'segments-template' are mutually exclusive in topology config")
+	wantStatus(t, apply("{{ x }}", true), codes.InvalidArgument,
+		`syntax error: undefined value: "x": known are groups and the variables of loops (in segments-template:1)`)
+	wantStatus(t, apply("x: 1", true), codes.InvalidArgument, "segments-template rendered invalid YAML: line 1: expected a list of segments")
+	wantStatus(t, apply("[]", false), codes.FailedPrecondition, "it needs --force: segments-template rendered no segments, and there are some")
+	_, err = operator.PreviewFleetConfig(t.Context(), &slimcppb.PreviewFleetConfigRequest{Config: document("x: 1")})
+	wantStatus(t, err, codes.InvalidArgument, "segments-template rendered invalid YAML: line 1: expected a list of segments")
+	if f.view().ConfigManaged() && fsm.UsesTemplate(f.view().Fleet()) {
+		t.Fatal("a refused document took effect")
+	}
+
+	const good = "- {name: s, links: [{domain: a, neighbors: [b]}]}"
+	if err := apply(good, false); err != nil {
+		t.Fatal(err)
+	}
+	f.wantLinkPrefix(t, "the topology links groups a and b in segment s")
+	f.apply(&slimcppb.Command{Payload: &slimcppb.Command_SetRenderedSegments{
+		SetRenderedSegments: fsm.FailedSegments(good, f.view().TemplateGroups(), errors.New("x is wrong")),
+	}})
+	const told = "the topology is the last good one, since its template fails for the groups that there are: x is wrong"
+	f.wantLinkPrefix(t, told)
+	if warnings := f.convergence().GetWarnings(); !slices.Contains(warnings, told) {
+		t.Errorf("status warns of %q", warnings)
+	}
+	if !f.view().Allowed("a", "b") {
+		t.Error("a failure took the topology away")
+	}
+	if err := apply(good, true); err != nil || f.view().Rendered().GetError() != "" {
+		t.Errorf("rendered again: %v, %v", err, f.view().Rendered())
+	}
+}
+
+func (f *fleet) wantLinkPrefix(t *testing.T, first string) {
+	t.Helper()
+	answer, err := f.operator(t).ExplainLink(t.Context(), &slimcppb.ExplainLinkRequest{GroupA: "a", GroupB: "b"})
+	if err != nil || len(answer.GetLines()) == 0 || answer.GetLines()[0] != first {
+		t.Errorf("%v, %v, want %s", answer.GetLines(), err, first)
 	}
 }

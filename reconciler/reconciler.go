@@ -228,6 +228,7 @@ func (l *leadership) run(ctx context.Context) {
 	group.Go(func() { l.sweep(ctx) })
 	group.Go(func() { l.purge(ctx) })
 	group.Go(func() { l.makeLinks(ctx) })
+	group.Go(func() { l.renderSegments(ctx) })
 	for range l.Workers {
 		group.Go(func() { work(l.links, func(id string) { l.look(id, lookLinks) }) })
 		group.Go(func() { work(l.routes, func(id string) { l.look(id, lookRoutes) }) })

@@ -18,6 +18,7 @@ import (
 	"github.com/slim-cp/slim-cp/cmd/operator/fleetconfig"
 	"github.com/slim-cp/slim-cp/config"
 	"github.com/slim-cp/slim-cp/fsm"
+	"github.com/slim-cp/slim-cp/northbound"
 	"github.com/slim-cp/slim-cp/proto/slimcp/v1"
 )
 
@@ -49,10 +50,11 @@ type presenter struct {
 	reloading bool                  // wanted and the active document change, one after the other
 	compared  uint64                // revision of the active document that was compared last
 	differs   bool                  // in the way in which nodes register
-	// pending is what the file would take away, if it waits to be forced, and
+	// pending is why the file is not active, pendingUntil what it waits for, and
 	// pendingAuth how nodes registered when it was read.
-	pending     []string
-	pendingAuth string
+	pending      []string
+	pendingUntil string
+	pendingAuth  string
 }
 
 func newPresenter(state state, settings *config.Config, load func() (*config.Config, error), logger hclog.Logger) *presenter {
@@ -110,7 +112,7 @@ func (p *presenter) present(ctx context.Context) error {
 func passes(err error) bool {
 	for _, passing := range []error{
 		cluster.ErrNoLeader, cluster.ErrNotLeader, cluster.ErrOverloaded, cluster.ErrUnknownOutcome,
-		fsm.ErrStaleGeneration, context.DeadlineExceeded,
+		fsm.ErrStaleGeneration, fsm.ErrGroupsChanged, context.DeadlineExceeded,
 	} {
 		if errors.Is(err, passing) {
 			return true
@@ -161,11 +163,16 @@ func (p *presenter) replace(ctx context.Context, wanted *slimcppb.FleetConfig) e
 		defer p.mu.Unlock()
 		p.reloading = false
 	}()
-	view, err := p.read(ctx)
-	if err != nil {
-		return err
+	const attempts = 5 // groups may come and go while a template is rendered
+	for attempt := 1; ; attempt++ {
+		view, err := p.read(ctx)
+		if err != nil {
+			return err
+		}
+		if err = p.activate(ctx, view, wanted); attempt == attempts || !errors.Is(err, fsm.ErrGroupsChanged) {
+			return err
+		}
 	}
-	return p.activate(ctx, view, wanted)
 }
 
 // activate makes the file's fleet configuration the active one, and notes that it
@@ -185,7 +192,14 @@ func (p *presenter) activate(ctx context.Context, view *fsm.View, wanted *slimcp
 	if !same {
 		command.Config = wanted
 	}
-	if err := p.judge(view, command.GetConfig()); err != nil || same && presented {
+	var err error
+	if command.Rendered, err = northbound.RenderSegments(ctx, view, command.GetConfig()); err != nil {
+		return p.wait(view, "the template is corrected", err.Error())
+	}
+	if fsm.UsesTemplate(command.GetConfig()) && view.ActiveSchema() < fsm.TemplateSchema {
+		return p.wait(view, "the upgrade is finalized", fmt.Sprintf("segments-template needs schema %d", fsm.TemplateSchema))
+	}
+	if err := p.judge(view, command); err != nil || same && presented {
 		return err
 	}
 	return p.propose(ctx, command)
@@ -198,18 +212,24 @@ var errPending = errors.New("pending")
 // judge refuses a document that takes away what a file must not take away by
 // accident: it may be empty because it is being written, and nobody asked. It
 // waits, and what is active stays, until an operator applies it with force.
-func (p *presenter) judge(view *fsm.View, wanted *slimcppb.FleetConfig) error {
+func (p *presenter) judge(view *fsm.View, command *slimcppb.SetFleetConfig) error {
 	var losses []string
-	if wanted != nil && view.FleetRevision() > 0 {
-		losses = view.FleetChange(wanted).Losses()
+	if wanted := command.GetConfig(); wanted != nil && view.FleetRevision() > 0 {
+		losses = view.FleetChange(wanted, command.GetRendered()).Losses()
 	}
+	return p.wait(view, "it is applied with slim-cp topology apply --force", losses...)
+}
+
+// wait notes until when the file is pending, and why; without a reason it is not.
+func (p *presenter) wait(view *fsm.View, until string, reasons ...string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.pending, p.pendingAuth, p.compared = losses, view.Fleet().GetRegistrationAuth(), 0
-	if len(losses) == 0 {
+	p.pending, p.pendingUntil = reasons, until
+	p.pendingAuth, p.compared = view.Fleet().GetRegistrationAuth(), 0
+	if len(reasons) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%w until it is applied with slim-cp topology apply --force: %s", errPending, strings.Join(losses, "; "))
+	return fmt.Errorf("%w until %s: %s", errPending, until, strings.Join(reasons, "; "))
 }
 
 // withoutRemoved returns what a file that was presented before still asks for:
@@ -218,7 +238,7 @@ func (p *presenter) judge(view *fsm.View, wanted *slimcppb.FleetConfig) error {
 // (protocol T2). Only where the API manages the topology can groups be removed.
 func withoutRemoved(active, wanted *slimcppb.FleetConfig) (kept *slimcppb.FleetConfig, removed []string) {
 	for _, fleet := range []*slimcppb.FleetConfig{active, wanted} {
-		if fleet.GetRegistrationAuth() != fsm.SharedSecret || len(fleet.GetTopology().GetSegments()) > 0 {
+		if fleet.GetRegistrationAuth() != fsm.SharedSecret || fsm.FileTopology(fleet) {
 			return wanted, nil
 		}
 	}
@@ -241,7 +261,11 @@ func (p *presenter) propose(ctx context.Context, command *slimcppb.SetFleetConfi
 	ctx, cancel := context.WithTimeout(ctx, presentTimeout)
 	defer cancel()
 	command.ReplicaId = p.state.ReplicaID()
-	result, err := p.state.Propose(ctx, &slimcppb.Command{Payload: &slimcppb.Command_SetFleetConfig{SetFleetConfig: command}})
+	proposal := &slimcppb.Command{Payload: &slimcppb.Command_SetFleetConfig{SetFleetConfig: command}}
+	if fsm.UsesTemplate(command.GetConfig()) {
+		proposal.Schema = fsm.TemplateSchema
+	}
+	result, err := p.state.Propose(ctx, proposal)
 	if err := errors.Join(err, result.Err); err != nil {
 		return fmt.Errorf("present the fleet configuration: %w", err)
 	}
@@ -296,14 +320,14 @@ func (p *presenter) note() string {
 		return ""
 	}
 	p.mu.Lock()
-	wanted, pending := p.wanted, p.pending
+	wanted, pending, until := p.wanted, p.pending, p.pendingUntil
 	p.mu.Unlock()
 	differing := differences(active.Fleet(), wanted)
 	switch {
 	case len(differing) == 0:
 		return ""
 	case len(pending) > 0:
-		return "pending: this replica's file is not active until slim-cp topology apply --force, since with it " + strings.Join(pending, "; ")
+		return "pending: this replica's file is not active until " + until + ": " + strings.Join(pending, "; ")
 	}
 	return "the active fleet configuration is not that of this replica's file: " + strings.Join(differing, ", ")
 }

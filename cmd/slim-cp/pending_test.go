@@ -123,3 +123,34 @@ func TestPendingFileIsMended(t *testing.T) {
 		t.Errorf("note %q", note)
 	}
 }
+
+// TestTemplateOfTheFile is rendered before it becomes active: what fails, and what
+// renders nothing, leaves the topology as it is.
+func TestTemplateOfTheFile(t *testing.T) {
+	template := func(text string) string { return "topology: {segments-template: '" + text + "'}" }
+	good := template("{% for g in groups %}[{name: {{ g }}, links: []}]{% endfor %}")
+	s := newState(t)
+	r := s.boot("one", none)
+	s.register("a")
+	r.file = good
+	r.reload(t.Context())
+	s.wantActive(good)
+	if segments := s.store.View().Rendered().GetSegments(); len(segments) != 1 || segments[0].GetName() != "a" {
+		t.Errorf("segments %v", segments)
+	}
+	for bad, want := range map[string]string{
+		template("{% if groups %}x: 1{% endif %}"):  "until the template is corrected: segments-template rendered invalid YAML",
+		template("{% if not groups %}x{% endif %}"): "until it is applied with slim-cp topology apply --force: segments-template rendered no segments",
+	} {
+		r.file = bad
+		r.reload(t.Context())
+		s.wantActive(good)
+		r.wantLog("[ERROR]", want)
+		if note := r.note(); !strings.HasPrefix(note, "pending: ") || !strings.Contains(note, want) {
+			t.Errorf("note %q", note)
+		}
+		if again := s.boot("one", bad); !strings.Contains(again.note(), want) {
+			t.Errorf("after a start: note %q", again.note())
+		}
+	}
+}

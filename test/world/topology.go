@@ -27,6 +27,15 @@ func (w *World) SetTopology(segments ...*slimcppb.Segment) {
 	}}})
 }
 
+// SetTemplate makes the topology from a template. Segments are what it is to come to.
+func (w *World) SetTemplate(template string, segments ...*slimcppb.Segment) {
+	w.t.Helper()
+	w.segments = segments
+	w.Apply(&slimcppb.Command{Payload: &slimcppb.Command_SetFleetConfig{SetFleetConfig: &slimcppb.SetFleetConfig{
+		Config: &slimcppb.FleetConfig{Topology: &slimcppb.Topology{SegmentsTemplate: template}, Graces: w.options.Graces},
+	}}})
+}
+
 // reachability says which groups are to reach which. It is computed from the topology's
 // text and the nodes that run, by other means than the control plane's.
 type reachability struct {

@@ -33,7 +33,7 @@ func Load(path string) (fleet *slimcppb.FleetConfig, warnings []string, err erro
 // by.
 func FromSettings(settings *config.Config) *slimcppb.FleetConfig {
 	fleet := &slimcppb.FleetConfig{
-		Topology:         &slimcppb.Topology{},
+		Topology:         &slimcppb.Topology{SegmentsTemplate: settings.Topology.SegmentsTemplate},
 		RegistrationAuth: string(settings.RegistrationAuth.Type),
 		Graces: &slimcppb.Graces{
 			FailoverMs:      inMilliseconds(settings.Sessions.FailoverGrace),

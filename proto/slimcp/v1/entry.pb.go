@@ -112,6 +112,7 @@ type Command struct {
 	//	*Command_FinalizeUpgrade
 	//	*Command_Checkpoint
 	//	*Command_HoldReplica
+	//	*Command_SetRenderedSegments
 	//	*Command_Probe
 	//	*Command_MakeLinks
 	Payload       isCommand_Payload `protobuf_oneof:"payload"`
@@ -439,6 +440,15 @@ func (x *Command) GetHoldReplica() *HoldReplica {
 	return nil
 }
 
+func (x *Command) GetSetRenderedSegments() *RenderedSegments {
+	if x != nil {
+		if x, ok := x.Payload.(*Command_SetRenderedSegments); ok {
+			return x.SetRenderedSegments
+		}
+	}
+	return nil
+}
+
 func (x *Command) GetProbe() *Probe {
 	if x != nil {
 		if x, ok := x.Payload.(*Command_Probe); ok {
@@ -565,6 +575,10 @@ type Command_HoldReplica struct {
 	HoldReplica *HoldReplica `protobuf:"bytes,41,opt,name=hold_replica,json=holdReplica,proto3,oneof"`
 }
 
+type Command_SetRenderedSegments struct {
+	SetRenderedSegments *RenderedSegments `protobuf:"bytes,70,opt,name=set_rendered_segments,json=setRenderedSegments,proto3,oneof"`
+}
+
 type Command_Probe struct {
 	Probe *Probe `protobuf:"bytes,50,opt,name=probe,proto3,oneof"`
 }
@@ -624,6 +638,8 @@ func (*Command_FinalizeUpgrade) isCommand_Payload() {}
 func (*Command_Checkpoint) isCommand_Payload() {}
 
 func (*Command_HoldReplica) isCommand_Payload() {}
+
+func (*Command_SetRenderedSegments) isCommand_Payload() {}
 
 func (*Command_Probe) isCommand_Payload() {}
 
@@ -2027,8 +2043,10 @@ type SetFleetConfig struct {
 	// Absent: only the fingerprint is noted.
 	Config *FleetConfig `protobuf:"bytes,1,opt,name=config,proto3" json:"config,omitempty"`
 	// Whose file it is from, and that file's fingerprint (protocol T2).
-	ReplicaId     string `protobuf:"bytes,2,opt,name=replica_id,json=replicaId,proto3" json:"replica_id,omitempty"`
-	Fingerprint   []byte `protobuf:"bytes,3,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
+	ReplicaId   string `protobuf:"bytes,2,opt,name=replica_id,json=replicaId,proto3" json:"replica_id,omitempty"`
+	Fingerprint []byte `protobuf:"bytes,3,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
+	// With a template: what it was rendered to for the present groups. Needs schema 2.
+	Rendered      *RenderedSegments `protobuf:"bytes,8,opt,name=rendered,proto3" json:"rendered,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2080,6 +2098,13 @@ func (x *SetFleetConfig) GetReplicaId() string {
 func (x *SetFleetConfig) GetFingerprint() []byte {
 	if x != nil {
 		return x.Fingerprint
+	}
+	return nil
+}
+
+func (x *SetFleetConfig) GetRendered() *RenderedSegments {
+	if x != nil {
+		return x.Rendered
 	}
 	return nil
 }
@@ -2913,7 +2938,7 @@ const file_proto_slimcp_v1_entry_proto_rawDesc = "" +
 	"\n" +
 	"\x1bproto/slimcp/v1/entry.proto\x12\tslimcp.v1\x1a\x1bproto/slimcp/v1/types.proto\"7\n" +
 	"\x05Entry\x12.\n" +
-	"\bcommands\x18\x01 \x03(\v2\x12.slimcp.v1.CommandR\bcommands\"\x83\x0f\n" +
+	"\bcommands\x18\x01 \x03(\v2\x12.slimcp.v1.CommandR\bcommands\"\xd6\x0f\n" +
 	"\aCommand\x12\x16\n" +
 	"\x06schema\x18\x01 \x01(\rR\x06schema\x12\x1e\n" +
 	"\n" +
@@ -2956,7 +2981,8 @@ const file_proto_slimcp_v1_entry_proto_rawDesc = "" +
 	"\n" +
 	"checkpoint\x18( \x01(\v2\x15.slimcp.v1.CheckpointH\x00R\n" +
 	"checkpoint\x12;\n" +
-	"\fhold_replica\x18) \x01(\v2\x16.slimcp.v1.HoldReplicaH\x00R\vholdReplica\x12(\n" +
+	"\fhold_replica\x18) \x01(\v2\x16.slimcp.v1.HoldReplicaH\x00R\vholdReplica\x12Q\n" +
+	"\x15set_rendered_segments\x18F \x01(\v2\x1b.slimcp.v1.RenderedSegmentsH\x00R\x13setRenderedSegments\x12(\n" +
 	"\x05probe\x182 \x01(\v2\x10.slimcp.v1.ProbeH\x00R\x05probe\x125\n" +
 	"\n" +
 	"make_links\x183 \x01(\v2\x14.slimcp.v1.MakeLinksH\x00R\tmakeLinksB\t\n" +
@@ -3065,12 +3091,13 @@ const file_proto_slimcp_v1_entry_proto_rawDesc = "" +
 	"\x04term\x18\x01 \x01(\x04R\x04term\x12\x1d\n" +
 	"\n" +
 	"replica_id\x18\x02 \x01(\tR\treplicaId\x12\x17\n" +
-	"\aboot_id\x18\x03 \x01(\tR\x06bootId\"\x81\x01\n" +
+	"\aboot_id\x18\x03 \x01(\tR\x06bootId\"\xba\x01\n" +
 	"\x0eSetFleetConfig\x12.\n" +
 	"\x06config\x18\x01 \x01(\v2\x16.slimcp.v1.FleetConfigR\x06config\x12\x1d\n" +
 	"\n" +
 	"replica_id\x18\x02 \x01(\tR\treplicaId\x12 \n" +
-	"\vfingerprint\x18\x03 \x01(\fR\vfingerprint\"Q\n" +
+	"\vfingerprint\x18\x03 \x01(\fR\vfingerprint\x127\n" +
+	"\brendered\x18\b \x01(\v2\x1b.slimcp.v1.RenderedSegmentsR\brendered\"Q\n" +
 	"\vInitCluster\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12#\n" +
@@ -3177,12 +3204,13 @@ var file_proto_slimcp_v1_entry_proto_goTypes = []any{
 	(*Probe)(nil),            // 36: slimcp.v1.Probe
 	(*MakeLinks)(nil),        // 37: slimcp.v1.MakeLinks
 	(*ConfirmedIndex)(nil),   // 38: slimcp.v1.ConfirmedIndex
-	(*SessionName)(nil),      // 39: slimcp.v1.SessionName
-	(*ConnectionDetail)(nil), // 40: slimcp.v1.ConnectionDetail
-	(LossReason)(0),          // 41: slimcp.v1.LossReason
-	(*Name)(nil),             // 42: slimcp.v1.Name
-	(*FleetConfig)(nil),      // 43: slimcp.v1.FleetConfig
-	(*GroupSecret)(nil),      // 44: slimcp.v1.GroupSecret
+	(*RenderedSegments)(nil), // 39: slimcp.v1.RenderedSegments
+	(*SessionName)(nil),      // 40: slimcp.v1.SessionName
+	(*ConnectionDetail)(nil), // 41: slimcp.v1.ConnectionDetail
+	(LossReason)(0),          // 42: slimcp.v1.LossReason
+	(*Name)(nil),             // 43: slimcp.v1.Name
+	(*FleetConfig)(nil),      // 44: slimcp.v1.FleetConfig
+	(*GroupSecret)(nil),      // 45: slimcp.v1.GroupSecret
 }
 var file_proto_slimcp_v1_entry_proto_depIdxs = []int32{
 	1,  // 0: slimcp.v1.Entry.commands:type_name -> slimcp.v1.Command
@@ -3213,39 +3241,41 @@ var file_proto_slimcp_v1_entry_proto_depIdxs = []int32{
 	33, // 25: slimcp.v1.Command.finalize_upgrade:type_name -> slimcp.v1.FinalizeUpgrade
 	34, // 26: slimcp.v1.Command.checkpoint:type_name -> slimcp.v1.Checkpoint
 	35, // 27: slimcp.v1.Command.hold_replica:type_name -> slimcp.v1.HoldReplica
-	36, // 28: slimcp.v1.Command.probe:type_name -> slimcp.v1.Probe
-	37, // 29: slimcp.v1.Command.make_links:type_name -> slimcp.v1.MakeLinks
-	39, // 30: slimcp.v1.RegisterNode.session:type_name -> slimcp.v1.SessionName
-	40, // 31: slimcp.v1.RegisterNode.details:type_name -> slimcp.v1.ConnectionDetail
-	4,  // 32: slimcp.v1.RegisterNode.links:type_name -> slimcp.v1.ReportedLink
-	39, // 33: slimcp.v1.SessionLost.session:type_name -> slimcp.v1.SessionName
-	41, // 34: slimcp.v1.SessionLost.reason:type_name -> slimcp.v1.LossReason
-	39, // 35: slimcp.v1.DeregisterNode.session:type_name -> slimcp.v1.SessionName
-	39, // 36: slimcp.v1.DepartNode.last_session:type_name -> slimcp.v1.SessionName
-	39, // 37: slimcp.v1.Announce.session:type_name -> slimcp.v1.SessionName
-	10, // 38: slimcp.v1.Announce.changes:type_name -> slimcp.v1.NameChange
-	42, // 39: slimcp.v1.NameChange.name:type_name -> slimcp.v1.Name
-	39, // 40: slimcp.v1.ClaimLink.session:type_name -> slimcp.v1.SessionName
-	39, // 41: slimcp.v1.NodeReconciled.session:type_name -> slimcp.v1.SessionName
-	13, // 42: slimcp.v1.NodeReconciled.links:type_name -> slimcp.v1.LinkAck
-	14, // 43: slimcp.v1.NodeReconciled.failures:type_name -> slimcp.v1.RouteFailure
-	42, // 44: slimcp.v1.RouteFailure.name:type_name -> slimcp.v1.Name
-	39, // 45: slimcp.v1.Observed.session:type_name -> slimcp.v1.SessionName
-	17, // 46: slimcp.v1.Observed.links:type_name -> slimcp.v1.LinkObservation
-	16, // 47: slimcp.v1.Observed.audit:type_name -> slimcp.v1.Audit
-	42, // 48: slimcp.v1.Audit.present:type_name -> slimcp.v1.Name
-	42, // 49: slimcp.v1.Audit.absent:type_name -> slimcp.v1.Name
-	42, // 50: slimcp.v1.Audit.kept:type_name -> slimcp.v1.Name
-	20, // 51: slimcp.v1.PurgeTombstones.keys:type_name -> slimcp.v1.TombstoneKey
-	42, // 52: slimcp.v1.TombstoneKey.name:type_name -> slimcp.v1.Name
-	43, // 53: slimcp.v1.SetFleetConfig.config:type_name -> slimcp.v1.FleetConfig
-	44, // 54: slimcp.v1.AddGroup.secret:type_name -> slimcp.v1.GroupSecret
-	38, // 55: slimcp.v1.Probe.confirmed:type_name -> slimcp.v1.ConfirmedIndex
-	56, // [56:56] is the sub-list for method output_type
-	56, // [56:56] is the sub-list for method input_type
-	56, // [56:56] is the sub-list for extension type_name
-	56, // [56:56] is the sub-list for extension extendee
-	0,  // [0:56] is the sub-list for field type_name
+	39, // 28: slimcp.v1.Command.set_rendered_segments:type_name -> slimcp.v1.RenderedSegments
+	36, // 29: slimcp.v1.Command.probe:type_name -> slimcp.v1.Probe
+	37, // 30: slimcp.v1.Command.make_links:type_name -> slimcp.v1.MakeLinks
+	40, // 31: slimcp.v1.RegisterNode.session:type_name -> slimcp.v1.SessionName
+	41, // 32: slimcp.v1.RegisterNode.details:type_name -> slimcp.v1.ConnectionDetail
+	4,  // 33: slimcp.v1.RegisterNode.links:type_name -> slimcp.v1.ReportedLink
+	40, // 34: slimcp.v1.SessionLost.session:type_name -> slimcp.v1.SessionName
+	42, // 35: slimcp.v1.SessionLost.reason:type_name -> slimcp.v1.LossReason
+	40, // 36: slimcp.v1.DeregisterNode.session:type_name -> slimcp.v1.SessionName
+	40, // 37: slimcp.v1.DepartNode.last_session:type_name -> slimcp.v1.SessionName
+	40, // 38: slimcp.v1.Announce.session:type_name -> slimcp.v1.SessionName
+	10, // 39: slimcp.v1.Announce.changes:type_name -> slimcp.v1.NameChange
+	43, // 40: slimcp.v1.NameChange.name:type_name -> slimcp.v1.Name
+	40, // 41: slimcp.v1.ClaimLink.session:type_name -> slimcp.v1.SessionName
+	40, // 42: slimcp.v1.NodeReconciled.session:type_name -> slimcp.v1.SessionName
+	13, // 43: slimcp.v1.NodeReconciled.links:type_name -> slimcp.v1.LinkAck
+	14, // 44: slimcp.v1.NodeReconciled.failures:type_name -> slimcp.v1.RouteFailure
+	43, // 45: slimcp.v1.RouteFailure.name:type_name -> slimcp.v1.Name
+	40, // 46: slimcp.v1.Observed.session:type_name -> slimcp.v1.SessionName
+	17, // 47: slimcp.v1.Observed.links:type_name -> slimcp.v1.LinkObservation
+	16, // 48: slimcp.v1.Observed.audit:type_name -> slimcp.v1.Audit
+	43, // 49: slimcp.v1.Audit.present:type_name -> slimcp.v1.Name
+	43, // 50: slimcp.v1.Audit.absent:type_name -> slimcp.v1.Name
+	43, // 51: slimcp.v1.Audit.kept:type_name -> slimcp.v1.Name
+	20, // 52: slimcp.v1.PurgeTombstones.keys:type_name -> slimcp.v1.TombstoneKey
+	43, // 53: slimcp.v1.TombstoneKey.name:type_name -> slimcp.v1.Name
+	44, // 54: slimcp.v1.SetFleetConfig.config:type_name -> slimcp.v1.FleetConfig
+	39, // 55: slimcp.v1.SetFleetConfig.rendered:type_name -> slimcp.v1.RenderedSegments
+	45, // 56: slimcp.v1.AddGroup.secret:type_name -> slimcp.v1.GroupSecret
+	38, // 57: slimcp.v1.Probe.confirmed:type_name -> slimcp.v1.ConfirmedIndex
+	58, // [58:58] is the sub-list for method output_type
+	58, // [58:58] is the sub-list for method input_type
+	58, // [58:58] is the sub-list for extension type_name
+	58, // [58:58] is the sub-list for extension extendee
+	0,  // [0:58] is the sub-list for field type_name
 }
 
 func init() { file_proto_slimcp_v1_entry_proto_init() }
@@ -3281,6 +3311,7 @@ func file_proto_slimcp_v1_entry_proto_init() {
 		(*Command_FinalizeUpgrade)(nil),
 		(*Command_Checkpoint)(nil),
 		(*Command_HoldReplica)(nil),
+		(*Command_SetRenderedSegments)(nil),
 		(*Command_Probe)(nil),
 		(*Command_MakeLinks)(nil),
 	}

@@ -126,6 +126,7 @@ type SnapshotRecord struct {
 	//	*SnapshotRecord_Replica
 	//	*SnapshotRecord_Request
 	//	*SnapshotRecord_UnlinkedGroup
+	//	*SnapshotRecord_RenderedSegments
 	Record        isSnapshotRecord_Record `protobuf_oneof:"record"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -285,6 +286,15 @@ func (x *SnapshotRecord) GetUnlinkedGroup() *UnlinkedGroupRecord {
 	return nil
 }
 
+func (x *SnapshotRecord) GetRenderedSegments() *RenderedSegments {
+	if x != nil {
+		if x, ok := x.Record.(*SnapshotRecord_RenderedSegments); ok {
+			return x.RenderedSegments
+		}
+	}
+	return nil
+}
+
 type isSnapshotRecord_Record interface {
 	isSnapshotRecord_Record()
 }
@@ -341,6 +351,10 @@ type SnapshotRecord_UnlinkedGroup struct {
 	UnlinkedGroup *UnlinkedGroupRecord `protobuf:"bytes,13,opt,name=unlinked_group,json=unlinkedGroup,proto3,oneof"`
 }
 
+type SnapshotRecord_RenderedSegments struct {
+	RenderedSegments *RenderedSegments `protobuf:"bytes,20,opt,name=rendered_segments,json=renderedSegments,proto3,oneof"`
+}
+
 func (*SnapshotRecord_State) isSnapshotRecord_Record() {}
 
 func (*SnapshotRecord_Fleet) isSnapshotRecord_Record() {}
@@ -366,6 +380,8 @@ func (*SnapshotRecord_Replica) isSnapshotRecord_Record() {}
 func (*SnapshotRecord_Request) isSnapshotRecord_Record() {}
 
 func (*SnapshotRecord_UnlinkedGroup) isSnapshotRecord_Record() {}
+
+func (*SnapshotRecord_RenderedSegments) isSnapshotRecord_Record() {}
 
 type SnapshotTrailer struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1934,7 +1950,7 @@ const file_proto_slimcp_v1_snapshot_proto_rawDesc = "" +
 	"generation\x18\x04 \x01(\x04R\n" +
 	"generation\x12\x14\n" +
 	"\x05index\x18\x05 \x01(\x04R\x05index\x12\x12\n" +
-	"\x04term\x18\x06 \x01(\x04R\x04term\"\xd1\x05\n" +
+	"\x04term\x18\x06 \x01(\x04R\x04term\"\x9d\x06\n" +
 	"\x0eSnapshotRecord\x12.\n" +
 	"\x05state\x18\x01 \x01(\v2\x16.slimcp.v1.StateRecordH\x00R\x05state\x12.\n" +
 	"\x05fleet\x18\x02 \x01(\v2\x16.slimcp.v1.FleetConfigH\x00R\x05fleet\x12+\n" +
@@ -1949,7 +1965,8 @@ const file_proto_slimcp_v1_snapshot_proto_rawDesc = "" +
 	" \x01(\v2\x16.slimcp.v1.TokenRecordH\x00R\x05token\x124\n" +
 	"\areplica\x18\v \x01(\v2\x18.slimcp.v1.ReplicaRecordH\x00R\areplica\x124\n" +
 	"\arequest\x18\f \x01(\v2\x18.slimcp.v1.RequestRecordH\x00R\arequest\x12G\n" +
-	"\x0eunlinked_group\x18\r \x01(\v2\x1e.slimcp.v1.UnlinkedGroupRecordH\x00R\runlinkedGroupB\b\n" +
+	"\x0eunlinked_group\x18\r \x01(\v2\x1e.slimcp.v1.UnlinkedGroupRecordH\x00R\runlinkedGroup\x12J\n" +
+	"\x11rendered_segments\x18\x14 \x01(\v2\x1b.slimcp.v1.RenderedSegmentsH\x00R\x10renderedSegmentsB\b\n" +
 	"\x06record\"C\n" +
 	"\x0fSnapshotTrailer\x12\x18\n" +
 	"\arecords\x18\x01 \x01(\x04R\arecords\x12\x16\n" +
@@ -2139,12 +2156,13 @@ var file_proto_slimcp_v1_snapshot_proto_goTypes = []any{
 	(*ReplicaRecord)(nil),       // 18: slimcp.v1.ReplicaRecord
 	(*RequestRecord)(nil),       // 19: slimcp.v1.RequestRecord
 	(*FleetConfig)(nil),         // 20: slimcp.v1.FleetConfig
-	(*ConnectionDetail)(nil),    // 21: slimcp.v1.ConnectionDetail
-	(*SessionName)(nil),         // 22: slimcp.v1.SessionName
-	(LossReason)(0),             // 23: slimcp.v1.LossReason
-	(*Name)(nil),                // 24: slimcp.v1.Name
-	(AuthMethod)(0),             // 25: slimcp.v1.AuthMethod
-	(*GroupSecret)(nil),         // 26: slimcp.v1.GroupSecret
+	(*RenderedSegments)(nil),    // 21: slimcp.v1.RenderedSegments
+	(*ConnectionDetail)(nil),    // 22: slimcp.v1.ConnectionDetail
+	(*SessionName)(nil),         // 23: slimcp.v1.SessionName
+	(LossReason)(0),             // 24: slimcp.v1.LossReason
+	(*Name)(nil),                // 25: slimcp.v1.Name
+	(AuthMethod)(0),             // 26: slimcp.v1.AuthMethod
+	(*GroupSecret)(nil),         // 27: slimcp.v1.GroupSecret
 }
 var file_proto_slimcp_v1_snapshot_proto_depIdxs = []int32{
 	3,  // 0: slimcp.v1.SnapshotRecord.state:type_name -> slimcp.v1.StateRecord
@@ -2160,28 +2178,29 @@ var file_proto_slimcp_v1_snapshot_proto_depIdxs = []int32{
 	18, // 10: slimcp.v1.SnapshotRecord.replica:type_name -> slimcp.v1.ReplicaRecord
 	19, // 11: slimcp.v1.SnapshotRecord.request:type_name -> slimcp.v1.RequestRecord
 	4,  // 12: slimcp.v1.SnapshotRecord.unlinked_group:type_name -> slimcp.v1.UnlinkedGroupRecord
-	6,  // 13: slimcp.v1.NodeRecord.sessions:type_name -> slimcp.v1.SessionRecord
-	7,  // 14: slimcp.v1.NodeRecord.last_session:type_name -> slimcp.v1.LostSession
-	21, // 15: slimcp.v1.NodeRecord.details:type_name -> slimcp.v1.ConnectionDetail
-	8,  // 16: slimcp.v1.NodeRecord.failures:type_name -> slimcp.v1.FailureRecord
-	22, // 17: slimcp.v1.SessionRecord.session:type_name -> slimcp.v1.SessionName
-	21, // 18: slimcp.v1.SessionRecord.details:type_name -> slimcp.v1.ConnectionDetail
-	22, // 19: slimcp.v1.LostSession.session:type_name -> slimcp.v1.SessionName
-	23, // 20: slimcp.v1.LostSession.reason:type_name -> slimcp.v1.LossReason
-	24, // 21: slimcp.v1.FailureRecord.name:type_name -> slimcp.v1.Name
-	25, // 22: slimcp.v1.LinkRecord.auth_method:type_name -> slimcp.v1.AuthMethod
-	24, // 23: slimcp.v1.NameRecord.name:type_name -> slimcp.v1.Name
-	11, // 24: slimcp.v1.NameRecord.announcers:type_name -> slimcp.v1.AnnouncerRecord
-	24, // 25: slimcp.v1.TombstoneRecord.name:type_name -> slimcp.v1.Name
-	22, // 26: slimcp.v1.EndedSessionRecord.session:type_name -> slimcp.v1.SessionName
-	15, // 27: slimcp.v1.SegmentRecord.edges:type_name -> slimcp.v1.EdgeRecord
-	26, // 28: slimcp.v1.SecretRecord.secret:type_name -> slimcp.v1.GroupSecret
-	22, // 29: slimcp.v1.TokenRecord.session:type_name -> slimcp.v1.SessionName
-	30, // [30:30] is the sub-list for method output_type
-	30, // [30:30] is the sub-list for method input_type
-	30, // [30:30] is the sub-list for extension type_name
-	30, // [30:30] is the sub-list for extension extendee
-	0,  // [0:30] is the sub-list for field type_name
+	21, // 13: slimcp.v1.SnapshotRecord.rendered_segments:type_name -> slimcp.v1.RenderedSegments
+	6,  // 14: slimcp.v1.NodeRecord.sessions:type_name -> slimcp.v1.SessionRecord
+	7,  // 15: slimcp.v1.NodeRecord.last_session:type_name -> slimcp.v1.LostSession
+	22, // 16: slimcp.v1.NodeRecord.details:type_name -> slimcp.v1.ConnectionDetail
+	8,  // 17: slimcp.v1.NodeRecord.failures:type_name -> slimcp.v1.FailureRecord
+	23, // 18: slimcp.v1.SessionRecord.session:type_name -> slimcp.v1.SessionName
+	22, // 19: slimcp.v1.SessionRecord.details:type_name -> slimcp.v1.ConnectionDetail
+	23, // 20: slimcp.v1.LostSession.session:type_name -> slimcp.v1.SessionName
+	24, // 21: slimcp.v1.LostSession.reason:type_name -> slimcp.v1.LossReason
+	25, // 22: slimcp.v1.FailureRecord.name:type_name -> slimcp.v1.Name
+	26, // 23: slimcp.v1.LinkRecord.auth_method:type_name -> slimcp.v1.AuthMethod
+	25, // 24: slimcp.v1.NameRecord.name:type_name -> slimcp.v1.Name
+	11, // 25: slimcp.v1.NameRecord.announcers:type_name -> slimcp.v1.AnnouncerRecord
+	25, // 26: slimcp.v1.TombstoneRecord.name:type_name -> slimcp.v1.Name
+	23, // 27: slimcp.v1.EndedSessionRecord.session:type_name -> slimcp.v1.SessionName
+	15, // 28: slimcp.v1.SegmentRecord.edges:type_name -> slimcp.v1.EdgeRecord
+	27, // 29: slimcp.v1.SecretRecord.secret:type_name -> slimcp.v1.GroupSecret
+	23, // 30: slimcp.v1.TokenRecord.session:type_name -> slimcp.v1.SessionName
+	31, // [31:31] is the sub-list for method output_type
+	31, // [31:31] is the sub-list for method input_type
+	31, // [31:31] is the sub-list for extension type_name
+	31, // [31:31] is the sub-list for extension extendee
+	0,  // [0:31] is the sub-list for field type_name
 }
 
 func init() { file_proto_slimcp_v1_snapshot_proto_init() }
@@ -2204,6 +2223,7 @@ func file_proto_slimcp_v1_snapshot_proto_init() {
 		(*SnapshotRecord_Replica)(nil),
 		(*SnapshotRecord_Request)(nil),
 		(*SnapshotRecord_UnlinkedGroup)(nil),
+		(*SnapshotRecord_RenderedSegments)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{

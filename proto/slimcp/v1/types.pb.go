@@ -492,10 +492,13 @@ func (x *GroupSecret) GetKeyId() string {
 
 type Topology struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// None: the topology is managed through the API.
-	Segments      []*Segment `protobuf:"bytes,1,rep,name=segments,proto3" json:"segments,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// None, and no template: the topology is managed through the API.
+	Segments []*Segment `protobuf:"bytes,1,rep,name=segments,proto3" json:"segments,omitempty"`
+	// The template that the segments are made from for the groups that there are; then
+	// there are none above. Needs schema 2.
+	SegmentsTemplate string `protobuf:"bytes,2,opt,name=segments_template,json=segmentsTemplate,proto3" json:"segments_template,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *Topology) Reset() {
@@ -535,6 +538,83 @@ func (x *Topology) GetSegments() []*Segment {
 	return nil
 }
 
+func (x *Topology) GetSegmentsTemplate() string {
+	if x != nil {
+		return x.SegmentsTemplate
+	}
+	return ""
+}
+
+// RenderedSegments is what a topology's template was rendered to.
+type RenderedSegments struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Template []byte                 `protobuf:"bytes,1,opt,name=template,proto3" json:"template,omitempty"` // hash of the template
+	Groups   []byte                 `protobuf:"bytes,2,opt,name=groups,proto3" json:"groups,omitempty"`     // hash of the set of groups that it was rendered for
+	Segments []*Segment             `protobuf:"bytes,3,rep,name=segments,proto3" json:"segments,omitempty"`
+	// Why it could not be rendered for these groups. The segments are those of before.
+	Error         string `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RenderedSegments) Reset() {
+	*x = RenderedSegments{}
+	mi := &file_proto_slimcp_v1_types_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RenderedSegments) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RenderedSegments) ProtoMessage() {}
+
+func (x *RenderedSegments) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_slimcp_v1_types_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RenderedSegments.ProtoReflect.Descriptor instead.
+func (*RenderedSegments) Descriptor() ([]byte, []int) {
+	return file_proto_slimcp_v1_types_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *RenderedSegments) GetTemplate() []byte {
+	if x != nil {
+		return x.Template
+	}
+	return nil
+}
+
+func (x *RenderedSegments) GetGroups() []byte {
+	if x != nil {
+		return x.Groups
+	}
+	return nil
+}
+
+func (x *RenderedSegments) GetSegments() []*Segment {
+	if x != nil {
+		return x.Segments
+	}
+	return nil
+}
+
+func (x *RenderedSegments) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
 type Segment struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -545,7 +625,7 @@ type Segment struct {
 
 func (x *Segment) Reset() {
 	*x = Segment{}
-	mi := &file_proto_slimcp_v1_types_proto_msgTypes[6]
+	mi := &file_proto_slimcp_v1_types_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -557,7 +637,7 @@ func (x *Segment) String() string {
 func (*Segment) ProtoMessage() {}
 
 func (x *Segment) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_slimcp_v1_types_proto_msgTypes[6]
+	mi := &file_proto_slimcp_v1_types_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -570,7 +650,7 @@ func (x *Segment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Segment.ProtoReflect.Descriptor instead.
 func (*Segment) Descriptor() ([]byte, []int) {
-	return file_proto_slimcp_v1_types_proto_rawDescGZIP(), []int{6}
+	return file_proto_slimcp_v1_types_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Segment) GetName() string {
@@ -597,7 +677,7 @@ type Adjacency struct {
 
 func (x *Adjacency) Reset() {
 	*x = Adjacency{}
-	mi := &file_proto_slimcp_v1_types_proto_msgTypes[7]
+	mi := &file_proto_slimcp_v1_types_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -609,7 +689,7 @@ func (x *Adjacency) String() string {
 func (*Adjacency) ProtoMessage() {}
 
 func (x *Adjacency) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_slimcp_v1_types_proto_msgTypes[7]
+	mi := &file_proto_slimcp_v1_types_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -622,7 +702,7 @@ func (x *Adjacency) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Adjacency.ProtoReflect.Descriptor instead.
 func (*Adjacency) Descriptor() ([]byte, []int) {
-	return file_proto_slimcp_v1_types_proto_rawDescGZIP(), []int{7}
+	return file_proto_slimcp_v1_types_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Adjacency) GetGroup() string {
@@ -651,7 +731,7 @@ type EnforcedConnection struct {
 
 func (x *EnforcedConnection) Reset() {
 	*x = EnforcedConnection{}
-	mi := &file_proto_slimcp_v1_types_proto_msgTypes[8]
+	mi := &file_proto_slimcp_v1_types_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -663,7 +743,7 @@ func (x *EnforcedConnection) String() string {
 func (*EnforcedConnection) ProtoMessage() {}
 
 func (x *EnforcedConnection) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_slimcp_v1_types_proto_msgTypes[8]
+	mi := &file_proto_slimcp_v1_types_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -676,7 +756,7 @@ func (x *EnforcedConnection) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnforcedConnection.ProtoReflect.Descriptor instead.
 func (*EnforcedConnection) Descriptor() ([]byte, []int) {
-	return file_proto_slimcp_v1_types_proto_rawDescGZIP(), []int{8}
+	return file_proto_slimcp_v1_types_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *EnforcedConnection) GetTimeoutMs() uint32 {
@@ -712,7 +792,7 @@ type Keepalive struct {
 
 func (x *Keepalive) Reset() {
 	*x = Keepalive{}
-	mi := &file_proto_slimcp_v1_types_proto_msgTypes[9]
+	mi := &file_proto_slimcp_v1_types_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -724,7 +804,7 @@ func (x *Keepalive) String() string {
 func (*Keepalive) ProtoMessage() {}
 
 func (x *Keepalive) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_slimcp_v1_types_proto_msgTypes[9]
+	mi := &file_proto_slimcp_v1_types_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -737,7 +817,7 @@ func (x *Keepalive) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Keepalive.ProtoReflect.Descriptor instead.
 func (*Keepalive) Descriptor() ([]byte, []int) {
-	return file_proto_slimcp_v1_types_proto_rawDescGZIP(), []int{9}
+	return file_proto_slimcp_v1_types_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Keepalive) GetTcpKeepaliveMs() uint64 {
@@ -783,7 +863,7 @@ type Graces struct {
 
 func (x *Graces) Reset() {
 	*x = Graces{}
-	mi := &file_proto_slimcp_v1_types_proto_msgTypes[10]
+	mi := &file_proto_slimcp_v1_types_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -795,7 +875,7 @@ func (x *Graces) String() string {
 func (*Graces) ProtoMessage() {}
 
 func (x *Graces) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_slimcp_v1_types_proto_msgTypes[10]
+	mi := &file_proto_slimcp_v1_types_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -808,7 +888,7 @@ func (x *Graces) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Graces.ProtoReflect.Descriptor instead.
 func (*Graces) Descriptor() ([]byte, []int) {
-	return file_proto_slimcp_v1_types_proto_rawDescGZIP(), []int{10}
+	return file_proto_slimcp_v1_types_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Graces) GetFailoverMs() uint64 {
@@ -893,9 +973,15 @@ const file_proto_slimcp_v1_types_proto_rawDesc = "" +
 	"\vGroupSecret\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x16\n" +
 	"\x06secret\x18\x02 \x01(\fR\x06secret\x12\x15\n" +
-	"\x06key_id\x18\x03 \x01(\tR\x05keyId\":\n" +
+	"\x06key_id\x18\x03 \x01(\tR\x05keyId\"g\n" +
 	"\bTopology\x12.\n" +
-	"\bsegments\x18\x01 \x03(\v2\x12.slimcp.v1.SegmentR\bsegments\"I\n" +
+	"\bsegments\x18\x01 \x03(\v2\x12.slimcp.v1.SegmentR\bsegments\x12+\n" +
+	"\x11segments_template\x18\x02 \x01(\tR\x10segmentsTemplate\"\x8c\x01\n" +
+	"\x10RenderedSegments\x12\x1a\n" +
+	"\btemplate\x18\x01 \x01(\fR\btemplate\x12\x16\n" +
+	"\x06groups\x18\x02 \x01(\fR\x06groups\x12.\n" +
+	"\bsegments\x18\x03 \x03(\v2\x12.slimcp.v1.SegmentR\bsegments\x12\x14\n" +
+	"\x05error\x18\x04 \x01(\tR\x05error\"I\n" +
 	"\aSegment\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12*\n" +
 	"\x05links\x18\x02 \x03(\v2\x14.slimcp.v1.AdjacencyR\x05links\"?\n" +
@@ -953,7 +1039,7 @@ func file_proto_slimcp_v1_types_proto_rawDescGZIP() []byte {
 }
 
 var file_proto_slimcp_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_proto_slimcp_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_proto_slimcp_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_proto_slimcp_v1_types_proto_goTypes = []any{
 	(AuthMethod)(0),            // 0: slimcp.v1.AuthMethod
 	(LossReason)(0),            // 1: slimcp.v1.LossReason
@@ -963,26 +1049,28 @@ var file_proto_slimcp_v1_types_proto_goTypes = []any{
 	(*FleetConfig)(nil),        // 5: slimcp.v1.FleetConfig
 	(*GroupSecret)(nil),        // 6: slimcp.v1.GroupSecret
 	(*Topology)(nil),           // 7: slimcp.v1.Topology
-	(*Segment)(nil),            // 8: slimcp.v1.Segment
-	(*Adjacency)(nil),          // 9: slimcp.v1.Adjacency
-	(*EnforcedConnection)(nil), // 10: slimcp.v1.EnforcedConnection
-	(*Keepalive)(nil),          // 11: slimcp.v1.Keepalive
-	(*Graces)(nil),             // 12: slimcp.v1.Graces
+	(*RenderedSegments)(nil),   // 8: slimcp.v1.RenderedSegments
+	(*Segment)(nil),            // 9: slimcp.v1.Segment
+	(*Adjacency)(nil),          // 10: slimcp.v1.Adjacency
+	(*EnforcedConnection)(nil), // 11: slimcp.v1.EnforcedConnection
+	(*Keepalive)(nil),          // 12: slimcp.v1.Keepalive
+	(*Graces)(nil),             // 13: slimcp.v1.Graces
 }
 var file_proto_slimcp_v1_types_proto_depIdxs = []int32{
 	0,  // 0: slimcp.v1.ConnectionDetail.auth_method:type_name -> slimcp.v1.AuthMethod
 	7,  // 1: slimcp.v1.FleetConfig.topology:type_name -> slimcp.v1.Topology
-	10, // 2: slimcp.v1.FleetConfig.enforced_connection:type_name -> slimcp.v1.EnforcedConnection
-	12, // 3: slimcp.v1.FleetConfig.graces:type_name -> slimcp.v1.Graces
+	11, // 2: slimcp.v1.FleetConfig.enforced_connection:type_name -> slimcp.v1.EnforcedConnection
+	13, // 3: slimcp.v1.FleetConfig.graces:type_name -> slimcp.v1.Graces
 	6,  // 4: slimcp.v1.FleetConfig.secrets:type_name -> slimcp.v1.GroupSecret
-	8,  // 5: slimcp.v1.Topology.segments:type_name -> slimcp.v1.Segment
-	9,  // 6: slimcp.v1.Segment.links:type_name -> slimcp.v1.Adjacency
-	11, // 7: slimcp.v1.EnforcedConnection.keepalive:type_name -> slimcp.v1.Keepalive
-	8,  // [8:8] is the sub-list for method output_type
-	8,  // [8:8] is the sub-list for method input_type
-	8,  // [8:8] is the sub-list for extension type_name
-	8,  // [8:8] is the sub-list for extension extendee
-	0,  // [0:8] is the sub-list for field type_name
+	9,  // 5: slimcp.v1.Topology.segments:type_name -> slimcp.v1.Segment
+	9,  // 6: slimcp.v1.RenderedSegments.segments:type_name -> slimcp.v1.Segment
+	10, // 7: slimcp.v1.Segment.links:type_name -> slimcp.v1.Adjacency
+	12, // 8: slimcp.v1.EnforcedConnection.keepalive:type_name -> slimcp.v1.Keepalive
+	9,  // [9:9] is the sub-list for method output_type
+	9,  // [9:9] is the sub-list for method input_type
+	9,  // [9:9] is the sub-list for extension type_name
+	9,  // [9:9] is the sub-list for extension extendee
+	0,  // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_proto_slimcp_v1_types_proto_init() }
@@ -991,14 +1079,14 @@ func file_proto_slimcp_v1_types_proto_init() {
 		return
 	}
 	file_proto_slimcp_v1_types_proto_msgTypes[2].OneofWrappers = []any{}
-	file_proto_slimcp_v1_types_proto_msgTypes[8].OneofWrappers = []any{}
+	file_proto_slimcp_v1_types_proto_msgTypes[9].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_proto_slimcp_v1_types_proto_rawDesc), len(file_proto_slimcp_v1_types_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   11,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

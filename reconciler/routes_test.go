@@ -117,6 +117,28 @@ func TestFullStateSetsNoRouteTwice(t *testing.T) {
 	})
 }
 
+// A node that loses one of two links forgets that it set a name over the other, too. A
+// full state that named the route would set it a second time.
+func TestFullStateSetsNoRouteTwiceAfterALostLink(t *testing.T) {
+	world.Run(t, noSweep(world.Options{}), func(t *testing.T, w *world.World) {
+		x := world.Name("x")
+		w.SetTopology(world.Segment("default", "a~b", "b~c"))
+		a, c := w.Join("a", "n"), w.Join("c", "n")
+		w.Join("b", "n")
+		a.Announce(x)
+		c.Announce(x)
+		w.Settle()
+		w.Network.Break(w.Link("b", "c").ID)
+		w.Settle()
+		linkSecure(t, w, "a~b", "b~c")
+		if doubled := w.Network.Doubled(); len(doubled) > 0 {
+			t.Errorf("set twice: %v", doubled)
+		}
+		a.Withdraw(x)
+		w.Settle()
+	})
+}
+
 // A new leader does not know what the nodes have forgotten, and may make them set
 // a route a second time. It goes all the same when its name does.
 func TestRouteThatWasSetTwiceIsRemoved(t *testing.T) {

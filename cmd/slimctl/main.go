@@ -37,7 +37,7 @@ func newRoot() *cobra.Command {
 		Dialect:         operator.Slimctl,
 		ConnectionFlags: root.PersistentFlags(),
 	})...)
-	root.AddCommand(controller)
+	root.AddCommand(controller, operator.NewConfigCommand())
 	operator.AddVersion(root, operator.Version(version))
 	return root
 }

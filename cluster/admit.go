@@ -87,17 +87,9 @@ func (r *Replica) checkStart(ctx context.Context, hello *slimcppb.Hello) error {
 		return err
 	}
 	before, known := r.seenPeers.get(id)
-	if known && before.bootID != now.bootID {
-		ctx, cancel := context.WithTimeout(ctx, cloneProbe)
-		defer cancel()
-		conn, answer, err := r.network.port.Dial(ctx, slimcppb.ConnectionKind_CONNECTION_KIND_RPC, before.advertise)
-		if err == nil {
-			_ = conn.Close()
-		}
-		if answer.GetReplicaId() == id && answer.GetBootId() == before.bootID {
-			return fmt.Errorf("%w: %s, at %s, runs already at %s: its data directory was copied", peer.ErrDuplicate,
-				id, now.advertise, before.advertise)
-		}
+	if address := r.formerAddress(id, now, before); address != "" && r.livesAt(ctx, address, id, now.bootID) {
+		return fmt.Errorf("%w: %s, at %s, runs already at %s: its data directory was copied", peer.ErrDuplicate,
+			id, now.advertise, address)
 	}
 	now.boots = max(now.boots, before.boots) // an older binary does not count, and takes none back
 	r.seenPeers.set(id, now)
@@ -105,6 +97,27 @@ func (r *Replica) checkStart(ctx context.Context, hello *slimcppb.Hello) error {
 		r.network.port.CutEarlier(id, now.bootID)
 	}
 	return nil
+}
+
+// formerAddress is where a replica lived before a start that is met for the first time:
+// as it said itself, or, if it never called this replica, as Raft's configuration has
+// it. It is empty if there is nothing to ask.
+func (r *Replica) formerAddress(id string, now, before seenPeer) string {
+	if before.bootID != "" {
+		if before.bootID == now.bootID {
+			return ""
+		}
+		return before.advertise
+	}
+	select {
+	case <-r.gate.started: // before that there is no configuration to look into
+	default:
+		return ""
+	}
+	if present, ok := r.member(id); ok && present.Address != now.advertise {
+		return present.Address
+	}
+	return ""
 }
 
 // checkBoots refuses an earlier start of a replica than the last one that is known:

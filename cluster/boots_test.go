@@ -92,6 +92,30 @@ func TestAnOlderImageOfADataDirectoryDoesNotVote(t *testing.T) {
 	}
 }
 
+// A copy that comes before the replica itself to one that has not heard of the
+// replica's present start yet does not take its place.
+func TestACopyThatComesFirstIsRefused(t *testing.T) {
+	t.Parallel()
+	e := newEnsemble(t)
+	e.form("a", "b", "c")
+	e.transfer("a")
+	e.kill("c")
+	image := e.image("c")
+	// b hears neither the replica nor, by the log, of its start; the copy reaches b only.
+	e.network.set(map[[2]string]bool{{"c", "b"}: true, {"a", "b"}: true, {"copy", "a"}: true, {"copy", "c"}: true})
+	original := e.start("c")
+	waitReady(t, original)
+	e.dirs["copy"] = image
+	copied := e.start("copy")
+	waitDone(t, copied)
+	if err := copied.Err(); !errors.Is(err, cluster.ErrDuplicate) {
+		t.Errorf("the copy stopped with %v", err)
+	}
+	e.network.set(nil)
+	e.waitVotersOf([]string{"a", "b", "c"}, "a", "b", "c")
+	propose(t, original, register(1))
+}
+
 // A replica that is started again and again is known by its newest start.
 func TestARestartedReplicaIsNoCopy(t *testing.T) {
 	t.Parallel()

@@ -274,7 +274,7 @@ func (r *Replica) acceptable(ctx context.Context, request *slimcppb.JoinRequest)
 			ErrMembership, id, request.GetVersion(), request.GetSchema(), view.ActiveSchema())
 	}
 	present, known := r.member(id)
-	if known && present.Address != request.GetAdvertise() && r.livesAt(ctx, present.Address, request) {
+	if known && present.Address != request.GetAdvertise() && r.livesAt(ctx, present.Address, id, request.GetBootId()) {
 		return fmt.Errorf("%w: %s, at %s, runs already at %s: its data directory was copied", ErrDuplicate,
 			id, request.GetAdvertise(), present.Address)
 	}
@@ -285,15 +285,12 @@ func (r *Replica) acceptable(ctx context.Context, request *slimcppb.JoinRequest)
 	return r.provesReachable(ctx, request)
 }
 
-// livesAt reports whether another process with a joiner's id runs at an address.
-func (r *Replica) livesAt(ctx context.Context, address string, joiner *slimcppb.JoinRequest) bool {
+// livesAt reports whether another process with a replica's id runs at an address.
+func (r *Replica) livesAt(ctx context.Context, address, id, bootID string) bool {
 	ctx, cancel := context.WithTimeout(ctx, cloneProbe)
 	defer cancel()
-	conn, answer, err := r.network.port.Dial(ctx, slimcppb.ConnectionKind_CONNECTION_KIND_RPC, address)
-	if err == nil {
-		_ = conn.Close()
-	}
-	return answer.GetReplicaId() == joiner.GetReplicaId() && answer.GetBootId() != joiner.GetBootId()
+	answer, _ := r.network.port.Ask(ctx, address) // a refusal says who refuses, too
+	return answer.GetReplicaId() == id && answer.GetBootId() != bootID
 }
 
 // provesReachable connects back to a joiner: one that cannot be reached would

@@ -339,7 +339,26 @@ func (p *Port) judgeCertificate(conn net.Conn, replicaID string) error {
 // why there is no connection; one of this package's errors if it was refused. Names
 // are resolved each time.
 func (p *Port) Dial(ctx context.Context, kind slimcppb.ConnectionKind, address string) (net.Conn, *slimcppb.HelloAnswer, error) {
-	return p.dial(ctx, kind, address, "")
+	return p.dial(ctx, address, p.hello(kind, ""))
+}
+
+// Ask returns who is at an address. It asks as one who belongs to no cluster, of whom
+// nothing is noted and about whom nobody is asked in turn. The answer may come with an
+// error.
+func (p *Port) Ask(ctx context.Context, address string) (*slimcppb.HelloAnswer, error) {
+	hello := p.hello(slimcppb.ConnectionKind_CONNECTION_KIND_RPC, "")
+	hello.ClusterId = ""
+	conn, answer, err := p.dial(ctx, address, hello)
+	if err != nil {
+		return answer, err
+	}
+	return answer, conn.Close()
+}
+
+func (p *Port) hello(kind slimcppb.ConnectionKind, wanted string) *slimcppb.Hello {
+	hello := p.options.Hello()
+	hello.Protocol, hello.Kind, hello.WantedReplicaId = Protocol, kind, wanted
+	return hello
 }
 
 // DialReplica connects to a replica at the first of its possible addresses at which
@@ -363,7 +382,7 @@ func (p *Port) DialReplica(ctx context.Context, kind slimcppb.ConnectionKind, wa
 			var a attempt
 			select {
 			case <-time.After(time.Duration(i) * dialStagger):
-				a.conn, a.answer, a.err = p.dial(ctx, kind, address, wanted)
+				a.conn, a.answer, a.err = p.dial(ctx, address, p.hello(kind, wanted))
 			case <-ctx.Done():
 				a.err = ctx.Err()
 			}
@@ -399,11 +418,11 @@ func alsoFailed(before, err error) error {
 	return fmt.Errorf("%w; %w", before, err)
 }
 
-func (p *Port) dial(ctx context.Context, kind slimcppb.ConnectionKind, address, wanted string) (net.Conn, *slimcppb.HelloAnswer, error) {
+func (p *Port) dial(ctx context.Context, address string, hello *slimcppb.Hello) (net.Conn, *slimcppb.HelloAnswer, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	defer context.AfterFunc(p.closing, cancel)()
-	conn, answer, err := p.reach(ctx, kind, address, wanted)
+	conn, answer, err := p.reach(ctx, address, hello)
 	switch {
 	case err == nil:
 		tracked, err := p.track(conn, nil, answer)
@@ -418,7 +437,7 @@ func (p *Port) dial(ctx context.Context, kind slimcppb.ConnectionKind, address, 
 }
 
 // reach opens a connection and says hello.
-func (p *Port) reach(ctx context.Context, kind slimcppb.ConnectionKind, address, wanted string) (net.Conn, *slimcppb.HelloAnswer, error) {
+func (p *Port) reach(ctx context.Context, address string, hello *slimcppb.Hello) (net.Conn, *slimcppb.HelloAnswer, error) {
 	conn, err := p.options.Dial(ctx, "tcp", address)
 	if err != nil {
 		return nil, nil, err
@@ -426,7 +445,7 @@ func (p *Port) reach(ctx context.Context, kind slimcppb.ConnectionKind, address,
 	var secured net.Conn
 	var answer *slimcppb.HelloAnswer
 	err = within(ctx, dialTimeout, conn, func(ctx context.Context) (err error) {
-		secured, answer, err = p.introduce(ctx, conn, kind, address, wanted)
+		secured, answer, err = p.introduce(ctx, conn, address, hello)
 		return err
 	})
 	if err != nil {
@@ -439,7 +458,7 @@ func (p *Port) reach(ctx context.Context, kind slimcppb.ConnectionKind, address,
 	return secured, answer, nil
 }
 
-func (p *Port) introduce(ctx context.Context, conn net.Conn, kind slimcppb.ConnectionKind, address, wanted string) (net.Conn, *slimcppb.HelloAnswer, error) {
+func (p *Port) introduce(ctx context.Context, conn net.Conn, address string, hello *slimcppb.Hello) (net.Conn, *slimcppb.HelloAnswer, error) {
 	if p.options.ClientTLS != nil {
 		config := p.options.ClientTLS()
 		if config == nil {
@@ -455,8 +474,6 @@ func (p *Port) introduce(ctx context.Context, conn net.Conn, kind slimcppb.Conne
 		}
 		conn = secured
 	}
-	hello := p.options.Hello()
-	hello.Protocol, hello.Kind, hello.WantedReplicaId = Protocol, kind, wanted
 	answer := &slimcppb.HelloAnswer{}
 	err := writeFrame(conn, hello)
 	if err == nil {
@@ -478,7 +495,7 @@ func (p *Port) introduce(ctx context.Context, conn net.Conn, kind slimcppb.Conne
 		p.options.Refused(answer, err)
 	} else if met != nil {
 		err = fmt.Errorf("%s: %w", address, met)
-	} else if wanted != "" && answer.GetReplicaId() != wanted {
+	} else if wanted := hello.GetWantedReplicaId(); wanted != "" && answer.GetReplicaId() != wanted {
 		err = fmt.Errorf("%w: at %s runs %s, not %s", ErrOtherReplica, address, answer.GetReplicaId(), wanted)
 	}
 	return conn, answer, err

@@ -85,9 +85,14 @@ func (r *Replica) addressesOf(id string) []string {
 
 // dial opens a connection to a replica, wherever it is.
 func (r *Replica) dial(ctx context.Context, kind slimcppb.ConnectionKind, id string) (net.Conn, error) {
-	conn, _, err := r.network.port.DialReplica(ctx, kind, id, r.addressesOf(id))
+	must := r.gate.inState(id) // before it is asked
+	conn, answer, err := r.network.port.DialReplica(ctx, kind, id, r.addressesOf(id))
 	if err != nil {
 		return nil, fmt.Errorf("%s cannot be reached: %w", id, err)
+	}
+	if kind == slimcppb.ConnectionKind_CONNECTION_KIND_RAFT && answer.LastIndex != nil && answer.GetLastIndex() < must {
+		_ = conn.Close() // it would vote, and count as one who has the entries
+		return nil, r.gate.wentBack(id, must, answer.GetLastIndex())
 	}
 	return conn, nil
 }

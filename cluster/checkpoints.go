@@ -137,8 +137,15 @@ func (r *Replica) stepAside(ctx context.Context) {
 	r.fail(fmt.Errorf("%w: it must not lead", ErrTransferStuck))
 }
 
-// Distrust is told to a replica whose state differs from that of the majority.
+// Distrust is told to a replica whose state differs from that of the majority, or which
+// has lost entries. The latter it sees itself.
 func (s service) Distrust(_ context.Context, request *slimcppb.DistrustRequest) (*slimcppb.DistrustResponse, error) {
+	if confirmed := request.GetConfirmedIndex(); confirmed != 0 {
+		if s.lastIndex() < confirmed {
+			s.fenceOff(request.GetReason())
+		}
+		return &slimcppb.DistrustResponse{}, nil
+	}
 	s.distrust(request.GetReason())
 	return &slimcppb.DistrustResponse{}, nil
 }

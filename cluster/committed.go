@@ -195,17 +195,17 @@ func (s *storage) snapshotIndex() (uint64, error) {
 }
 
 // checkCommitted refuses a data directory whose log ends before what is known to be
-// committed: a part of it is older than the rest.
-func (s *storage) checkCommitted(dataDir string) error {
-	last, err := s.lastIndex()
+// committed: a part of it is older than the rest. It returns where the log ends.
+func (s *storage) checkCommitted(dataDir string) (last uint64, err error) {
+	last, err = s.lastIndex()
 	if err != nil {
-		return fmt.Errorf("%w: %w", ErrStoreFailed, err)
+		return 0, fmt.Errorf("%w: %w", ErrStoreFailed, err)
 	}
 	if known := s.committed.position().index; known > last {
-		return fmt.Errorf("%w: the log in %s ends at index %d, and entries up to index %d were committed: it has lost them, or is older than the rest of the directory; "+
+		return 0, fmt.Errorf("%w: the log in %s ends at index %d, and entries up to index %d were committed: it has lost them, or is older than the rest of the directory; "+
 			"set the data directory aside and let the replica join anew", ErrStoreFailed, dataDir, last, known)
 	}
-	return nil
+	return last, nil
 }
 
 // guardedLogs is a log store that keeps committed entries. The gate refuses what would

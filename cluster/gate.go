@@ -48,6 +48,8 @@ type gate struct {
 	// compare with.
 	started chan struct{}
 
+	confirmed confirmedLogs
+
 	mu      sync.Mutex
 	refused refusal
 }
@@ -286,15 +288,20 @@ func (g *gate) judgeAnswer(id raft.ServerID, answer any, term uint64) error {
 
 // note keeps what was out of range for the cluster's status.
 func (g *gate) note(caller string, err error) {
-	now := time.Now()
-	g.mu.Lock()
-	fresh := now.Sub(g.refused.at) > time.Minute
-	g.refused = refusal{text: fmt.Sprintf("refused a message of %s: %v", caller, err), at: now, count: g.refused.count + 1}
-	count := g.refused.count
-	g.mu.Unlock()
-	if fresh {
+	if fresh, count := g.setAlarm(fmt.Sprintf("refused a message of %s: %v", caller, err)); fresh {
 		g.logger.Error("refused a message that no replica of this cluster can send", "caller", caller, "reason", err, "refused", count)
 	}
+}
+
+// setAlarm keeps a text for the cluster's status. It is fresh if there was none within a
+// minute.
+func (g *gate) setAlarm(text string) (fresh bool, count uint64) {
+	now := time.Now()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	fresh = now.Sub(g.refused.at) > time.Minute
+	g.refused = refusal{text: text, at: now, count: g.refused.count + 1}
+	return fresh, g.refused.count
 }
 
 // Alarm says what this replica was sent within the hour that no replica of its cluster

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
+	"github.com/slim-cp/slim-cp/fsm"
 	"github.com/slim-cp/slim-cp/proto/slimcp/v1"
 )
 
@@ -109,6 +111,7 @@ type prober struct {
 	ages     requestAges
 	answers  chan error // of the probe that is under way
 	asked    uint64     // the index when it was proposed
+	noted    time.Time  // a probe that says how far logs reach was proposed
 	failures int
 }
 
@@ -143,13 +146,17 @@ func (p *prober) look(ctx context.Context) {
 	}
 	forget := p.ages.until(view.Index())
 	oldest, remembers := view.OldestRequest()
-	due := remembers && oldest <= forget
+	confirmed := p.confirmedLogs(view)
+	due := remembers && oldest <= forget || len(confirmed) > 0
 	if p.answers != nil || still < probePeriod && !due {
 		return
 	}
 	p.asked, p.answers = view.Index(), make(chan error, 1)
 	answers := p.answers
-	command := probeCommand(view.ActiveSchema(), forget)
+	if len(confirmed) > 0 {
+		p.noted = time.Now()
+	}
+	command := probeCommand(view.ActiveSchema(), &slimcppb.Probe{ForgetRequests: forget, Confirmed: confirmed})
 	ctx, cancel := context.WithTimeout(ctx, unhealthyAfter)
 	if !p.calls.run(func() {
 		defer cancel()
@@ -161,11 +168,23 @@ func (p *prober) look(ctx context.Context) {
 
 // probeCommand is a command that changes nothing but what is forgotten. Before the
 // upgrade to schema 2 is finalized it is one of schema 1 that has no effect.
-func probeCommand(schema uint32, forget uint64) *slimcppb.Command {
+func probeCommand(schema uint32, probe *slimcppb.Probe) *slimcppb.Command {
 	if schema < 2 {
 		return &slimcppb.Command{Payload: &slimcppb.Command_PurgeTombstones{PurgeTombstones: &slimcppb.PurgeTombstones{}}}
 	}
-	return &slimcppb.Command{Payload: &slimcppb.Command_Probe{Probe: &slimcppb.Probe{ForgetRequests: forget}}}
+	return &slimcppb.Command{Payload: &slimcppb.Command_Probe{Probe: probe}}
+}
+
+// confirmedLogs returns how far followers' logs reach, where it is farther than the state
+// knows; once in a period.
+func (p *prober) confirmedLogs(view *fsm.View) []*slimcppb.ConfirmedIndex {
+	if p.gate == nil || view.ActiveSchema() < 2 || time.Since(p.noted) < probePeriod {
+		return nil
+	}
+	return slices.DeleteFunc(p.gate.confirmed.all(p.term), func(log *slimcppb.ConfirmedIndex) bool {
+		record, ok := view.Replica(log.GetReplicaId())
+		return !ok || record.Confirmed >= log.GetIndex()
+	})
 }
 
 // settle judges the answer of a probe. One that fails while other commands are applied

@@ -101,6 +101,7 @@ func (r *Replica) openNetwork(peers *Peers) *network {
 		ClientTLS:    peers.ClientTLS,
 		Dial:         peers.Dial,
 		Hello:        r.hello,
+		LastIndex:    r.lastIndex,
 		Admit:        r.admit,
 		Refused:      r.refused,
 		Certificate:  r.certificates.judge,

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -57,6 +58,9 @@ func (e *ensemble) checkNoneFenced() {
 	for name, replica := range e.replicas {
 		if reason := replica.Fenced(); reason != "" && !e.fencing {
 			e.tb.Errorf("%s is fenced: %s", name, reason)
+		}
+		if alarm := replica.Alarm(); strings.Contains(alarm, "has lost entries") && !e.fencing {
+			e.tb.Errorf("%s: %s", name, alarm)
 		}
 	}
 }

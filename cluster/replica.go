@@ -51,6 +51,7 @@ type Replica struct {
 	fence        fence
 	quorum       quorum
 	removals     removals
+	startIndex   uint64 // of the log's last entry at the start
 	draining     atomic.Bool
 	missed       atomic.Pointer[string] // the leader that it hears and cannot call; nil: none
 	caughtUp     atomic.Bool
@@ -119,10 +120,12 @@ func Open(ctx context.Context, options Options, store *fsm.Store, logger hclog.L
 	if err := storage.settleRestore(options.DataDir, logger); err != nil {
 		return nil, errors.Join(err, storage.close())
 	}
-	if err := storage.checkCommitted(options.DataDir); err != nil {
+	last, err := storage.checkCommitted(options.DataDir)
+	if err != nil {
 		return nil, errors.Join(err, storage.close())
 	}
 	r := newReplica(options, store, storage, logger)
+	r.startIndex = last
 	if err := errors.Join(r.checkpoints.loadVerdict(options.DataDir), r.loadFence()); err != nil {
 		return nil, errors.Join(err, storage.close())
 	}

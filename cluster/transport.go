@@ -207,10 +207,14 @@ func (t *memberTransport) AppendEntries(id raft.ServerID, target raft.ServerAddr
 	if err := t.gate.mayCall(); err != nil {
 		return err
 	}
+	must := t.gate.mustHave(string(id), request.Term) // before it is asked
 	if err := t.NetworkTransport.AppendEntries(id, target, request, response); err != nil {
 		return err
 	}
-	return t.gate.judgeAnswer(id, response, response.Term)
+	if err := t.gate.judgeAnswer(id, response, response.Term); err != nil {
+		return err
+	}
+	return t.gate.judgeLog(id, request, response, must)
 }
 
 // RequestVote implements raft.Transport.

@@ -302,6 +302,7 @@ func (h *hasher) replica(r *Replica, schema uint32) {
 	h.bool(r.Removed)
 	if schema >= 2 {
 		h.uint(r.Boots)
+		h.uint(r.Confirmed)
 	}
 }
 

@@ -235,6 +235,7 @@ func (j *judge) judgeOthers() {
 		if replica.ID == "" {
 			j.say("a replica has no id")
 		}
+		j.index(replica.Confirmed, "the end of the log of replica %q", replica.ID)
 	}
 	for unlinked := range j.unlinked.all() {
 		j.group(unlinked.Group, "links that are to be made")

@@ -41,6 +41,10 @@ type Replica struct {
 	Schema  uint32 // the newest that it knows; 0 if it has not said so
 	Boots   uint64 // how often its data directory was started; 0 if it has not said so
 
+	// Confirmed is an index up to which its log had all that is committed; 0 if nobody has
+	// noted one.
+	Confirmed uint64
+
 	// HeldBack: an operator keeps it from voting.
 	HeldBack bool
 	// Removed replicas are kept, so that their id stays barred.
@@ -86,6 +90,21 @@ func (a *applier) recordReplica(command *slimcppb.RecordReplica) Result {
 	replica.Version, replica.Schema = command.GetVersion(), command.GetSchema()
 	a.setReplica(replica)
 	return Result{}
+}
+
+// confirmLogs notes how far replicas' logs reach, as the leader knows it. A replica whose
+// log ends before that later has lost entries: those up to there are committed with the
+// entry that says so.
+func (a *applier) confirmLogs(confirmed []*slimcppb.ConfirmedIndex) {
+	for _, log := range confirmed {
+		replica, ok := a.Replica(log.GetReplicaId())
+		if !ok || replica.Removed || log.GetIndex() <= replica.Confirmed || log.GetIndex() >= a.index() {
+			continue
+		}
+		changed := *replica
+		changed.Confirmed = log.GetIndex()
+		a.setReplica(changed)
+	}
 }
 
 // startedAfter reports whether the record is of a later start of the replica than one
@@ -227,7 +246,7 @@ func (r *Replica) proto() *slimcppb.ReplicaRecord {
 	return &slimcppb.ReplicaRecord{
 		ReplicaId: r.ID, Fingerprint: r.Fingerprint, Name: r.Name, Address: r.Address,
 		Version: r.Version, Schema: r.Schema, BootId: r.BootID, Removed: r.Removed,
-		HeldBack: r.HeldBack, Boots: r.Boots,
+		HeldBack: r.HeldBack, Boots: r.Boots, Confirmed: r.Confirmed,
 	}
 }
 
@@ -236,6 +255,6 @@ func replicaFromProto(record *slimcppb.ReplicaRecord) *Replica {
 		ID: record.GetReplicaId(), Fingerprint: slices.Clone(record.GetFingerprint()),
 		Name: record.GetName(), Address: record.GetAddress(), Version: record.GetVersion(),
 		Schema: record.GetSchema(), BootID: record.GetBootId(), Removed: record.GetRemoved(),
-		HeldBack: record.GetHeldBack(), Boots: record.GetBoots(),
+		HeldBack: record.GetHeldBack(), Boots: record.GetBoots(), Confirmed: record.GetConfirmed(),
 	}
 }

@@ -272,3 +272,36 @@ func TestAnEarlierStartIsRefused(t *testing.T) {
 	h.must(removeReplicaCommand("cp-1"))
 	equal(t, "boots of a removed replica", h.replica("cp-1").Boots, 6)
 }
+
+// How far a replica's log reached is kept, so that one that has lost entries is told.
+func TestConfirmedLogs(t *testing.T) {
+	h := newHistory(t)
+	h.must(recordCommand("cp-1", 2))
+	h.must(recordCommand("cp-2", 2))
+	confirm := func(logs ...*slimcppb.ConfirmedIndex) *slimcppb.Command {
+		return &slimcppb.Command{Term: testTerm, Payload: &slimcppb.Command_Probe{Probe: &slimcppb.Probe{Confirmed: logs}}}
+	}
+	log := func(id string, index uint64) *slimcppb.ConfirmedIndex {
+		return &slimcppb.ConfirmedIndex{ReplicaId: id, Index: index}
+	}
+	h.must(confirm(log("cp-1", 1)))
+	equal(t, "before the upgrade is finalized", h.replica("cp-1").Confirmed, 0)
+	h.must(finalizeCommand(2))
+	h.must(confirm(log("cp-1", 3), log("cp-2", 2), log("nobody", 2)))
+	h.must(confirm(log("cp-1", 2)))
+	equal(t, "an older probe", h.replica("cp-1").Confirmed, 3)
+	equal(t, "the other one", h.replica("cp-2").Confirmed, 2)
+	if _, known := h.view().Replica("nobody"); known {
+		t.Error("a probe has made a replica")
+	}
+	h.must(confirm(log("cp-1", 1<<40), log("cp-2", h.view().Index()+1)))
+	equal(t, "an index behind the probe", h.replica("cp-1").Confirmed, 3)
+	equal(t, "that of the probe", h.replica("cp-2").Confirmed, 2)
+	h.reopen()
+	equal(t, "after a snapshot", h.replica("cp-1").Confirmed, 3)
+	h.must(recordCommand("cp-1", 2))
+	equal(t, "after another start", h.replica("cp-1").Confirmed, 3)
+	h.must(removeReplicaCommand("cp-2"))
+	h.must(confirm(log("cp-2", 4)))
+	equal(t, "of a removed one", h.replica("cp-2").Confirmed, 0)
+}

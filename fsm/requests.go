@@ -165,8 +165,12 @@ func (a *applier) setRequest(added *request) {
 	a.requestOrder.set(added.byAge())
 }
 
-// probe forgets the results of requests that the leader found old enough.
+// probe notes how far logs reach, and forgets the results of requests that the leader
+// found old enough.
 func (a *applier) probe(command *slimcppb.Probe) Result {
+	if a.meta.ActiveSchema >= 2 {
+		a.confirmLogs(command.GetConfirmed())
+	}
 	for range maxForgotten {
 		oldest, ok := a.requestOrder.first()
 		if !ok || oldest.index > command.GetForgetRequests() {

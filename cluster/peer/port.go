@@ -53,6 +53,9 @@ type Options struct {
 	// Hello returns what this replica says of itself; the kind and the protocol
 	// are filled in.
 	Hello func() *slimcppb.Hello
+	// LastIndex returns the end of this replica's log, which an answer tells; nil: none
+	// does.
+	LastIndex func() uint64
 	// Admit judges a connection: one of this package's errors refuses it. It may
 	// ask others, within the context.
 	Admit func(ctx context.Context, hello *slimcppb.Hello) error
@@ -288,6 +291,9 @@ func (p *Port) answer(ctx context.Context, conn net.Conn, hello *slimcppb.Hello)
 	answer := &slimcppb.HelloAnswer{
 		Protocol: Protocol, ClusterId: own.GetClusterId(), ReplicaId: own.GetReplicaId(),
 		BootId: own.GetBootId(), Version: own.GetVersion(), Schema: own.GetSchema(), Boots: own.GetBoots(),
+	}
+	if refusal == nil && p.options.LastIndex != nil {
+		answer.LastIndex = new(p.options.LastIndex())
 	}
 	if refusal != nil {
 		answer.Refusal, answer.Reason = refusalOf(refusal), refusal.Error()

@@ -2789,7 +2789,8 @@ func (x *HoldReplica) GetHeld() bool {
 // by its own clock. Schema 2.
 type Probe struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What followers have confirmed to this leader to have in their logs.
+	// How far followers' logs reach, as they have confirmed to this leader in its term. The
+	// entry of the probe is behind that, so it is committed with the probe.
 	Confirmed []*ConfirmedIndex `protobuf:"bytes,1,rep,name=confirmed,proto3" json:"confirmed,omitempty"`
 	// Results of requests up to this index are old enough to be forgotten (protocol X1).
 	ForgetRequests uint64 `protobuf:"varint,2,opt,name=forget_requests,json=forgetRequests,proto3" json:"forget_requests,omitempty"`

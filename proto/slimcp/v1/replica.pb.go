@@ -336,14 +336,17 @@ type HelloAnswer struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Protocol uint32                 `protobuf:"varint,1,opt,name=protocol,proto3" json:"protocol,omitempty"`
 	// Set: the connection is refused, with the reason in one line.
-	Refusal       Refusal `protobuf:"varint,2,opt,name=refusal,proto3,enum=slimcp.v1.Refusal" json:"refusal,omitempty"`
-	Reason        string  `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
-	ClusterId     string  `protobuf:"bytes,4,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
-	ReplicaId     string  `protobuf:"bytes,5,opt,name=replica_id,json=replicaId,proto3" json:"replica_id,omitempty"`
-	BootId        string  `protobuf:"bytes,6,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"`
-	Version       string  `protobuf:"bytes,7,opt,name=version,proto3" json:"version,omitempty"`
-	Schema        uint32  `protobuf:"varint,8,opt,name=schema,proto3" json:"schema,omitempty"`
-	Boots         uint64  `protobuf:"varint,9,opt,name=boots,proto3" json:"boots,omitempty"` // as in Hello
+	Refusal   Refusal `protobuf:"varint,2,opt,name=refusal,proto3,enum=slimcp.v1.Refusal" json:"refusal,omitempty"`
+	Reason    string  `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	ClusterId string  `protobuf:"bytes,4,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	ReplicaId string  `protobuf:"bytes,5,opt,name=replica_id,json=replicaId,proto3" json:"replica_id,omitempty"`
+	BootId    string  `protobuf:"bytes,6,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"`
+	Version   string  `protobuf:"bytes,7,opt,name=version,proto3" json:"version,omitempty"`
+	Schema    uint32  `protobuf:"varint,8,opt,name=schema,proto3" json:"schema,omitempty"`
+	Boots     uint64  `protobuf:"varint,9,opt,name=boots,proto3" json:"boots,omitempty"` // as in Hello
+	// Of the replica's log, when it wrote the answer; absent: an older version does not
+	// say.
+	LastIndex     *uint64 `protobuf:"varint,10,opt,name=last_index,json=lastIndex,proto3,oneof" json:"last_index,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -437,6 +440,13 @@ func (x *HelloAnswer) GetSchema() uint32 {
 func (x *HelloAnswer) GetBoots() uint64 {
 	if x != nil {
 		return x.Boots
+	}
+	return 0
+}
+
+func (x *HelloAnswer) GetLastIndex() uint64 {
+	if x != nil && x.LastIndex != nil {
+		return *x.LastIndex
 	}
 	return 0
 }
@@ -1540,10 +1550,13 @@ func (*ReleaseResponse) Descriptor() ([]byte, []int) {
 }
 
 type DistrustRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Reason        string                 `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Reason string                 `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Not 0: the replica had confirmed to have its log up to this index, and its log ends
+	// before. It has lost entries, and takes no part in Raft any more.
+	ConfirmedIndex uint64 `protobuf:"varint,2,opt,name=confirmed_index,json=confirmedIndex,proto3" json:"confirmed_index,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *DistrustRequest) Reset() {
@@ -1581,6 +1594,13 @@ func (x *DistrustRequest) GetReason() string {
 		return x.Reason
 	}
 	return ""
+}
+
+func (x *DistrustRequest) GetConfirmedIndex() uint64 {
+	if x != nil {
+		return x.ConfirmedIndex
+	}
+	return 0
 }
 
 type DistrustResponse struct {
@@ -1637,7 +1657,7 @@ const file_proto_slimcp_v1_replica_proto_rawDesc = "" +
 	"\x06schema\x18\b \x01(\rR\x06schema\x12*\n" +
 	"\x11wanted_replica_id\x18\t \x01(\tR\x0fwantedReplicaId\x12\x14\n" +
 	"\x05boots\x18\n" +
-	" \x01(\x04R\x05boots\"\x8e\x02\n" +
+	" \x01(\x04R\x05boots\"\xc1\x02\n" +
 	"\vHelloAnswer\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12,\n" +
 	"\arefusal\x18\x02 \x01(\x0e2\x12.slimcp.v1.RefusalR\arefusal\x12\x16\n" +
@@ -1649,7 +1669,11 @@ const file_proto_slimcp_v1_replica_proto_rawDesc = "" +
 	"\aboot_id\x18\x06 \x01(\tR\x06bootId\x12\x18\n" +
 	"\aversion\x18\a \x01(\tR\aversion\x12\x16\n" +
 	"\x06schema\x18\b \x01(\rR\x06schema\x12\x14\n" +
-	"\x05boots\x18\t \x01(\x04R\x05boots\"\x11\n" +
+	"\x05boots\x18\t \x01(\x04R\x05boots\x12\"\n" +
+	"\n" +
+	"last_index\x18\n" +
+	" \x01(\x04H\x00R\tlastIndex\x88\x01\x01B\r\n" +
+	"\v_last_index\"\x11\n" +
 	"\x0fDescribeRequest\"\xa1\x06\n" +
 	"\x12ReplicaDescription\x12\x1d\n" +
 	"\n" +
@@ -1740,9 +1764,10 @@ const file_proto_slimcp_v1_replica_proto_rawDesc = "" +
 	"\x0eReleaseRequest\x12\x1d\n" +
 	"\n" +
 	"replica_id\x18\x01 \x01(\tR\treplicaId\"\x11\n" +
-	"\x0fReleaseResponse\")\n" +
+	"\x0fReleaseResponse\"R\n" +
 	"\x0fDistrustRequest\x12\x16\n" +
-	"\x06reason\x18\x01 \x01(\tR\x06reason\"\x12\n" +
+	"\x06reason\x18\x01 \x01(\tR\x06reason\x12'\n" +
+	"\x0fconfirmed_index\x18\x02 \x01(\x04R\x0econfirmedIndex\"\x12\n" +
 	"\x10DistrustResponse*d\n" +
 	"\x0eConnectionKind\x12\x1f\n" +
 	"\x1bCONNECTION_KIND_UNSPECIFIED\x10\x00\x12\x18\n" +
@@ -1854,6 +1879,7 @@ func file_proto_slimcp_v1_replica_proto_init() {
 	if File_proto_slimcp_v1_replica_proto != nil {
 		return
 	}
+	file_proto_slimcp_v1_replica_proto_msgTypes[1].OneofWrappers = []any{}
 	file_proto_slimcp_v1_replica_proto_msgTypes[3].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{

@@ -1730,6 +1730,7 @@ type ReplicaRecord struct {
 	Removed       bool                   `protobuf:"varint,8,opt,name=removed,proto3" json:"removed,omitempty"`
 	HeldBack      bool                   `protobuf:"varint,9,opt,name=held_back,json=heldBack,proto3" json:"held_back,omitempty"`
 	Boots         uint64                 `protobuf:"varint,10,opt,name=boots,proto3" json:"boots,omitempty"`
+	Confirmed     uint64                 `protobuf:"varint,11,opt,name=confirmed,proto3" json:"confirmed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1830,6 +1831,13 @@ func (x *ReplicaRecord) GetHeldBack() bool {
 func (x *ReplicaRecord) GetBoots() uint64 {
 	if x != nil {
 		return x.Boots
+	}
+	return 0
+}
+
+func (x *ReplicaRecord) GetConfirmed() uint64 {
+	if x != nil {
+		return x.Confirmed
 	}
 	return 0
 }
@@ -2095,7 +2103,7 @@ const file_proto_slimcp_v1_snapshot_proto_rawDesc = "" +
 	"\vTokenRecord\x12\x12\n" +
 	"\x04hash\x18\x01 \x01(\fR\x04hash\x120\n" +
 	"\asession\x18\x02 \x01(\v2\x16.slimcp.v1.SessionNameR\asession\x12,\n" +
-	"\x12expires_unix_nanos\x18\x03 \x01(\x03R\x10expiresUnixNanos\"\x96\x02\n" +
+	"\x12expires_unix_nanos\x18\x03 \x01(\x03R\x10expiresUnixNanos\"\xb4\x02\n" +
 	"\rReplicaRecord\x12\x1d\n" +
 	"\n" +
 	"replica_id\x18\x01 \x01(\tR\treplicaId\x12 \n" +
@@ -2108,7 +2116,8 @@ const file_proto_slimcp_v1_snapshot_proto_rawDesc = "" +
 	"\aremoved\x18\b \x01(\bR\aremoved\x12\x1b\n" +
 	"\theld_back\x18\t \x01(\bR\bheldBack\x12\x14\n" +
 	"\x05boots\x18\n" +
-	" \x01(\x04R\x05boots\"\xe4\x01\n" +
+	" \x01(\x04R\x05boots\x12\x1c\n" +
+	"\tconfirmed\x18\v \x01(\x04R\tconfirmed\"\xe4\x01\n" +
 	"\rRequestRecord\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12\x14\n" +

@@ -3,11 +3,13 @@ package reconciler_test
 import (
 	"errors"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/slim-cp/slim-cp/dataplane"
 	dataplanepb "github.com/slim-cp/slim-cp/proto/dataplane/v1"
+	slimcppb "github.com/slim-cp/slim-cp/proto/slimcp/v1"
 	"github.com/slim-cp/slim-cp/southbound"
 	"github.com/slim-cp/slim-cp/test/world"
 )
@@ -157,6 +159,41 @@ func TestServedNamesComeBackAfterALogThatStoodStill(t *testing.T) {
 		w.Replica().Stall(false)
 		pass(time.Second)
 		w.Replica().Forget(0)
+		w.Taps.Set(nil)
+		w.Settle()
+	})
+}
+
+// While the log stands still, a withdrawal that no list has settled is not proposed
+// again and again.
+func TestADoubtIsSettledOnceWhileTheLogStandsStill(t *testing.T) {
+	world.Run(t, noSweep(world.Options{}), func(t *testing.T, w *world.World) {
+		a, b := w.Join("a", "n"), w.Join("b", "n")
+		x := world.Name("x")
+		a.Announce(x)
+		b.Announce(x)
+		w.Settle()
+		slowLists(w, time.Minute)
+		a.Withdraw(x)
+		pass(3 * time.Second)
+		settled := map[*slimcppb.Audit]bool{}
+		var mu sync.Mutex
+		w.Replica().Refuse(func(command *slimcppb.Command) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if audit := command.GetObserved().GetAudit(); len(audit.GetAbsent()) > 0 {
+				settled[audit] = true
+			}
+			return nil
+		})
+		w.Replica().Stall(true)
+		pass(9 * time.Second) // less than a proposal may take
+		mu.Lock()
+		if len(settled) != 1 {
+			t.Errorf("%d proposals wait for the log", len(settled))
+		}
+		mu.Unlock()
+		w.Replica().Stall(false)
 		w.Taps.Set(nil)
 		w.Settle()
 	})

@@ -50,6 +50,32 @@ func TestFlappingNodeIsSlowed(t *testing.T) {
 	})
 }
 
+// What a slowed node said last counts also if its stream ends before its time.
+func TestLastWordsOfAFlappingNodeCount(t *testing.T) {
+	run(t, func(t *testing.T, r *rig) {
+		n, flapping := r.join("a", "n"), names(strings.Repeat("x", 1000), 0, 200)
+		for i := 0; r.service.Stats().Slowed == 0; i++ {
+			if i == 100 {
+				t.Fatal("nobody is slowed")
+			}
+			n.announce(flapping...)
+			pass(50 * time.Millisecond)
+			n.withdraw(flapping...)
+			pass(50 * time.Millisecond)
+		}
+		n.announce("last")
+		synctest.Wait()
+		if r.announced("a/n") == "last" {
+			t.Fatal("the node is not slowed any more")
+		}
+		n.hangUp()
+		pass(100 * time.Millisecond)
+		if got := r.announced("a/n"); got != "last" {
+			t.Errorf("the state has %d bytes of names", len(got))
+		}
+	})
+}
+
 // Many names, and their end, are no flapping.
 func TestNodeWithManyNamesIsNotSlowed(t *testing.T) {
 	run(t, func(t *testing.T, r *rig) {

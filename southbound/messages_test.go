@@ -172,6 +172,37 @@ func TestWhatChangesNothingIsNotProposed(t *testing.T) {
 	})
 }
 
+// A node that withdraws a name forgets its routes of it, so the state hears of a name
+// that has come back before its withdrawal was proposed, even if it has the name.
+func TestNameThatCameBackIsTold(t *testing.T) {
+	run(t, func(t *testing.T, r *rig) {
+		n := r.join("a", "n")
+		for range 2 { // so that saying them again tells nothing
+			n.announce("once", "twice")
+			synctest.Wait()
+		}
+		before := len(accepted(r.replica, (*slimcppb.Command).GetAnnounce))
+		resume := r.replica.stall()
+		n.announce("in-flight")
+		synctest.Wait()
+		n.withdraw("once", "twice")
+		n.announce("once", "twice")
+		n.announce("twice")
+		synctest.Wait()
+		resume()
+		synctest.Wait()
+		var told []string
+		for _, command := range accepted(r.replica, (*slimcppb.Command).GetAnnounce)[before:] {
+			for _, change := range command.GetChanges() {
+				told = append(told, change.GetName().GetComponent2())
+			}
+		}
+		if got := strings.Join(told, " "); got != "in-flight once twice" {
+			t.Errorf("told of %q", got)
+		}
+	})
+}
+
 func TestReplayAndRepetitionAreTold(t *testing.T) {
 	run(t, func(t *testing.T, r *rig) {
 		replay := func(text string) bool {

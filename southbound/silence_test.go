@@ -95,6 +95,17 @@ func TestBriefListsLeaveOutPeers(t *testing.T) {
 			if want := map[bool][2]int{false: {2, 4}, true: {1, 2}}[brief]; len(answer.Routes) != want[0] || connections != want[1] {
 				t.Errorf("brief %v: %d names over %d connections, want %v", brief, len(answer.Routes), connections, want)
 			}
+			list.ListRoutes, list.ListConnections = false, true
+			answers = r.call(list)
+			n.send(connectionList(n.next().GetMessageId(), true, remote, peer, edge))
+			answer = <-answers
+			configurations := 0
+			for _, entry := range answer.Connections {
+				configurations += len(entry.GetConfigData())
+			}
+			if want := map[bool][2]int{false: {3, 6}, true: {2, 0}}[brief]; len(answer.Connections) != want[0] || configurations != want[1] {
+				t.Errorf("brief %v: %d connections, %d bytes of configurations, want %v", brief, len(answer.Connections), configurations, want)
+			}
 		}
 	})
 }

@@ -352,7 +352,11 @@ func (j *judge) configuration() {
 	for _, problem := range FleetProblems(j.fleet) {
 		j.say("fleet configuration: %s", problem)
 	}
-	if err := checkRendered(j.rendered.GetSegments(), len(j.TemplateGroups())); err != nil {
+	groups := len(j.TemplateGroups())
+	if j.rendered.GetError() != "" || j.TemplateOutdated() {
+		groups = 1 // the segments were made for others, of which "*" may link fewer
+	}
+	if err := checkRendered(j.rendered.GetSegments(), groups); err != nil {
 		j.say("%v", err)
 	}
 }

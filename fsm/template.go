@@ -45,9 +45,10 @@ func NewRenderedSegments(source string, groups []string, segments []*slimcppb.Se
 
 // FailedSegments says that a template could not be rendered for groups.
 func FailedSegments(source string, groups []string, err error) *slimcppb.RenderedSegments {
-	text := strings.ToValidUTF8(err.Error(), "")
+	text := err.Error()
+	text = strings.ToValidUTF8(text[:min(len(text), maxRenderedError)], "")
 	return &slimcppb.RenderedSegments{
-		Template: templateHash(source), Groups: groupsHash(groups), Error: text[:min(len(text), maxRenderedError)],
+		Template: templateHash(source), Groups: groupsHash(groups), Error: text,
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/slim-cp/slim-cp/proto/slimcp/v1"
 )
@@ -204,6 +205,33 @@ func TestRenderedSegmentsAreBounded(t *testing.T) {
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", what, err, c.want)
 		}
+	}
+}
+
+// TestSegmentsOfBeforeAreRestored: what is kept after a failure may link more groups
+// than it was made for, and the file is one that a cluster wrote.
+func TestSegmentsOfBeforeAreRestored(t *testing.T) {
+	h := newHistoryOf(t, SchemaVersion)
+	h.register("a", "n")
+	all := segmentOf(&slimcppb.Adjacency{Group: Wildcard, Neighbors: slices.Repeat([]string{Wildcard}, 80_000)})
+	h.must(templateCommand(h, &slimcppb.FleetConfig{RegistrationAuth: NoAuth}, all))
+	for i := range 15 {
+		h.register(fmt.Sprintf("g%d", i), "n")
+	}
+	groups := h.view().TemplateGroups()
+	_, err := NewRenderedSegments(testTemplate, groups, []*slimcppb.Segment{all})
+	if err == nil {
+		t.Fatal("the segments would be accepted for all groups")
+	}
+	h.must(renderedCommand(FailedSegments(testTemplate, groups, err)))
+	h.rewrite(snapshotBytes(t, h.store), RestoreOptions{Now: h.clock})
+}
+
+// TestTheTextOfAFailureIsOneOfAMessage, wherever it is cut.
+func TestTheTextOfAFailureIsOneOfAMessage(t *testing.T) {
+	text := FailedSegments("", nil, errors.New("x"+strings.Repeat("ö", maxRenderedError))).GetError()
+	if len(text) > maxRenderedError || !utf8.ValidString(text) {
+		t.Errorf("%d bytes, valid: %t", len(text), utf8.ValidString(text))
 	}
 }
 

@@ -93,7 +93,7 @@ func (d *driver) due(view *fsm.View, link *fsm.Link) bool {
 		if !d.l.endpointLives(view, link) {
 			return false
 		}
-		if !d.l.endpointReached(view, link) {
+		if !d.l.nodeReached(view, link.EndpointNode) {
 			d.l.links.AddAfter(d.id, reachPause)
 			return false
 		}
@@ -137,11 +137,11 @@ func (l *leadership) endpointLives(view *fsm.View, link *fsm.Link) bool {
 // reachPause is the wait before it is looked again whether a replica is reached.
 const reachPause = time.Second
 
-// endpointReached reports whether the replica that holds the newest session of the
-// node which a link dials was reached a moment ago. If not, nobody would notice the
-// node's end, and a dial of a full state cannot be bounded (protocol C7).
-func (l *leadership) endpointReached(view *fsm.View, link *fsm.Link) bool {
-	node, ok := view.Node(link.EndpointNode)
+// nodeReached reports whether the replica that holds the newest session of a node was
+// reached a moment ago. If not, nobody would notice the node's end, and a dial of a
+// full state to it cannot be bounded (protocol C7).
+func (l *leadership) nodeReached(view *fsm.View, nodeID string) bool {
+	node, ok := view.Node(nodeID)
 	if !ok {
 		return false
 	}

@@ -36,7 +36,11 @@ type heldLink struct {
 
 // heldRoute is a route that the node holds.
 type heldRoute struct {
-	// ghost routes cannot be deleted any more (protocol N6).
+	// doubtful: the node may have forgotten it, and could not delete it then. Only its
+	// answer to a deletion tells: what it says of itself comes through the log, and
+	// may be older than what it acknowledged since.
+	doubtful bool
+	// ghost: the node has refused to delete it (protocol N6).
 	ghost bool
 	// found: it was there before the driver was, which does not know whether the
 	// node can still delete it.
@@ -80,15 +84,16 @@ func (m *mirror) repeat(linkID string, name nameHandle) bool {
 		route.repeated = true
 		held.routes[name] = route
 	}
-	return !route.ghost
+	return !route.ghost && !route.doubtful
 }
 
-// forget notes that the node sent a withdrawal of a name: it can no longer
-// delete its routes of that name, on any link (protocol N6).
+// forget notes that the node sent a withdrawal of a name: what it held of that name
+// then it can no longer delete, on any link (protocol N6).
 func (m *mirror) forget(name nameHandle) {
 	for _, held := range m.links {
-		if _, ok := held.routes[name]; ok {
-			held.routes[name] = heldRoute{ghost: true}
+		if route, ok := held.routes[name]; ok {
+			route.doubtful = true
+			held.routes[name] = route
 		}
 	}
 }
@@ -101,7 +106,7 @@ type knowledge struct {
 	// that is not known.
 	peer func(linkID string) string
 	// forgotten reports whether a route over an incoming connection that is there
-	// when the node is first listed was set before its stream began.
+	// when the node is first listed seems to be from before its stream began.
 	forgotten func(linkID string, name fsm.Name) bool
 }
 
@@ -205,7 +210,7 @@ func (m *mirror) loadRoutes(fresh map[string]*heldLink, routes []*controllerpb.R
 			}
 			if !m.listed {
 				route.found = true
-				route.ghost = !held.outgoing && known.forgotten(connection.GetLinkId(), name)
+				route.doubtful = !held.outgoing && known.forgotten(connection.GetLinkId(), name)
 			}
 			held.routes[handle] = route
 		}

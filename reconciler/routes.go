@@ -187,7 +187,7 @@ func (d *driver) compare(view *fsm.View, node *fsm.Node, fan fsm.Fan, name fsm.N
 			continue
 		}
 		if route.ghost {
-			d.exorcise(link, announced)
+			d.exorcise(view, link, announced)
 		} else {
 			deletes = append(deletes, routeKey{linkID: id, name: handle})
 		}
@@ -197,9 +197,14 @@ func (d *driver) compare(view *fsm.View, node *fsm.Node, fan fsm.Fan, name fsm.N
 
 // exorcise removes a route that the node cannot delete: only the end of the
 // connection does. If the name lives elsewhere the route misleads messages and
-// must go now; if it is gone it does little harm.
-func (d *driver) exorcise(link *fsm.Link, moved bool) {
-	if wait := d.l.ghosts.allow(link, moved); wait > 0 {
+// must go now; if it is gone it does little harm. A source that is not reached ends
+// the connection when it comes back, or when it departs.
+func (d *driver) exorcise(view *fsm.View, link *fsm.Link, moved bool) {
+	wait := reachPause
+	if d.l.nodeReached(view, link.SourceNode) {
+		wait = d.l.ghosts.allow(link, moved)
+	}
+	if wait > 0 {
 		d.l.clocks.AddAfter(clockKey(clockMark, d.id), wait)
 		return
 	}
@@ -268,10 +273,10 @@ func (d *driver) deleted(key routeKey, ack *controllerpb.RouteAck) {
 		return
 	}
 	text := ack.GetErrorMsg()
-	if held.routes[key.name].repeated {
-		d.needLists()
-	}
 	if ack.GetSuccess() || !strings.Contains(text, "subscription") && connectionMissing(text) {
+		if route := held.routes[key.name]; route.repeated || route.doubtful {
+			d.needLists() // the answer proves nothing if the node set it twice
+		}
 		delete(held.routes, key.name)
 		return
 	}

@@ -9,10 +9,12 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/slim-cp/slim-cp/cluster"
 	"github.com/slim-cp/slim-cp/dataplane"
 	"github.com/slim-cp/slim-cp/fsm"
 	controllerpb "github.com/slim-cp/slim-cp/proto/controller/v1"
 	dataplanepb "github.com/slim-cp/slim-cp/proto/dataplane/v1"
+	"github.com/slim-cp/slim-cp/proto/slimcp/v1"
 	"github.com/slim-cp/slim-cp/southbound"
 	"github.com/slim-cp/slim-cp/test/world"
 )
@@ -47,7 +49,7 @@ func TestGhostOfANameThatIsGone(t *testing.T) {
 		a, b := ghosts(t, w)
 		before := w.Link("a", "b").ID
 		a.Withdraw(world.Name("x"))
-		pass(5 * time.Second)
+		pass(15 * time.Second)
 		if left := w.Network.Leftovers(); len(left) > 0 {
 			t.Errorf("left are %v", left)
 		}
@@ -89,6 +91,86 @@ func TestGhostOfANameThatHasMoved(t *testing.T) {
 			return nil
 		})
 		w.Settle()
+	})
+}
+
+// A replica fails, and the other end of the link loses its stream a moment later: it
+// dials the link again, and the route goes without a new link.
+func TestGhostWaitsForTheOtherEnd(t *testing.T) {
+	world.Run(t, noSweep(world.Options{}), func(t *testing.T, w *world.World) {
+		a, _ := ghosts(t, w)
+		before := w.Link("a", "b").ID
+		a.Withdraw(world.Name("x"))
+		pass(5 * time.Second)
+		a.CloseStream()
+		w.Settle()
+		if now := w.Link("a", "b").ID; now != before {
+			t.Errorf("link %s became %s", before, now)
+		}
+	})
+}
+
+// Nor is there a new link, whatever became of the name, while the replica that had
+// the other end's stream is away.
+func TestGhostWaitsForTheReplicaOfTheOtherEnd(t *testing.T) {
+	world.Run(t, noSweep(world.Options{}), func(t *testing.T, w *world.World) {
+		a, _ := ghosts(t, w)
+		before, x := w.Link("a", "b").ID, world.Name("x")
+		w.Taps.Unreach(true)
+		w.Network.Node("c/n").Announce(x)
+		a.Withdraw(x)
+		pass(time.Minute)
+		a.CloseStream()
+		pass(time.Second)
+		w.Taps.Unreach(false)
+		w.Settle()
+		if now := w.Link("a", "b").ID; now != before {
+			t.Errorf("link %s became %s", before, now)
+		}
+	})
+}
+
+// speechless keeps what a node says in its session from the log. The returned function
+// ends that.
+func speechless(t *testing.T, w *world.World, nodeID string) (end func()) {
+	t.Helper()
+	node, _ := w.View().Node(nodeID)
+	session, ok := node.CommandSession()
+	if !ok {
+		t.Fatalf("%s has no session", nodeID)
+	}
+	name := session.Name.Proto()
+	w.Replica().Refuse(func(command *slimcppb.Command) error {
+		if proto.Equal(command.GetAnnounce().GetSession(), name) || proto.Equal(command.GetClaimLink().GetSession(), name) {
+			return cluster.ErrNoLeader
+		}
+		return nil
+	})
+	return func() { w.Replica().Refuse(nil) }
+}
+
+// When a link ends the other end withdraws the names that it routed over it. If the
+// log has that late, after the link was dialled again and its routes were set again,
+// it says nothing of these: the node can delete them, and the link keeps its id.
+func TestALateWithdrawalMakesNoGhost(t *testing.T) {
+	world.Run(t, noSweep(world.Options{}), func(t *testing.T, w *world.World) {
+		source, other := oneLink(w)
+		x, id := world.Name("x"), w.Link("a", "b").ID
+		source.Announce(x)
+		w.Settle()
+		speak := speechless(t, w, other.ID())
+		source.CloseStream()
+		pass(5 * time.Second)
+		if at := arrivals(t, w, other.ID(), x, source.ID()); at != 1 {
+			t.Fatalf("%d arrivals after the link was dialled again", at)
+		}
+		speak()
+		pass(5 * time.Second)
+		source.Withdraw(x)
+		w.Settle()
+		if now := w.Link("a", "b").ID; now != id {
+			t.Errorf("link %s became %s", id, now)
+		}
 	})
 }
 

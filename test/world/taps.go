@@ -29,6 +29,8 @@ type Taps struct {
 	recorded []Push
 	record   bool
 	count    int // of commands since the start
+	// unreached: the leader does not reach the replicas that hold the nodes' streams.
+	unreached bool
 }
 
 // Set replaces the tap; nil removes it.
@@ -36,6 +38,13 @@ func (t *Taps) Set(tap Tap) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.tap = tap
+}
+
+// Unreach makes the leader think that no replica is reached, or that all are again.
+func (t *Taps) Unreach(on bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.unreached = on
 }
 
 // Record starts a new record of what is sent.
@@ -91,6 +100,14 @@ func (t *Taps) note(push Push) {
 type tapped struct {
 	*southbound.Service
 	taps *Taps
+}
+
+// Reached implements reconciler.Nodes.
+func (s *tapped) Reached(replicaID string) bool {
+	s.taps.mu.Lock()
+	unreached := s.taps.unreached
+	s.taps.mu.Unlock()
+	return !unreached && s.Service.Reached(replicaID)
 }
 
 func (s *tapped) Call(call southbound.Call, done func(southbound.Answer)) {

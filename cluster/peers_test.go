@@ -244,6 +244,7 @@ func TestClusterSurvivesItsLeader(t *testing.T) {
 	e.form("a", "b", "c")
 	propose(t, e.replicas["a"], register(0))
 	old := e.leader()
+	e.waitRecorded(old) // its version is what it said when it started
 	e.kill(old)
 	for name, replica := range e.replicas {
 		for _, member := range replica.Status(t.Context()).Members {

@@ -29,8 +29,8 @@ const (
 	maxRenderedError = 1 << 10
 )
 
-// ErrGroupsChanged: a template was rendered for another set of groups. It is to be
-// rendered again.
+// ErrGroupsChanged says that a template was rendered for another set of groups. It is
+// to be rendered again.
 var ErrGroupsChanged = errors.New("the topology's template was rendered for other groups")
 
 // NewRenderedSegments is what a template was rendered to for groups, which must be in

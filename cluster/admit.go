@@ -86,14 +86,14 @@ func (r *Replica) checkStart(ctx context.Context, hello *slimcppb.Hello) error {
 	if err := r.checkBoots(id, now.boots, now.bootID); err != nil {
 		return err
 	}
-	before, known := r.seenPeers.get(id)
+	before, _ := r.seenPeers.get(id)
 	if address := r.formerAddress(id, now, before); address != "" && r.livesAt(ctx, address, id, now.bootID) {
 		return fmt.Errorf("%w: %s, at %s, runs already at %s: its data directory was copied", peer.ErrDuplicate,
 			id, now.advertise, address)
 	}
 	now.boots = max(now.boots, before.boots) // an older binary does not count, and takes none back
 	r.seenPeers.set(id, now)
-	if known && before.bootID != now.bootID {
+	if before.bootID != now.bootID { // this replica may have called it before it was called
 		r.network.port.CutEarlier(id, now.bootID)
 	}
 	return nil

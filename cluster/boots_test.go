@@ -2,8 +2,6 @@ package cluster_test
 
 import (
 	"errors"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -25,6 +23,20 @@ func (e *ensemble) waitRecorded(name string) {
 	})
 }
 
+// earlierImage copies the data directory of a replica and starts it twice since then. It
+// does not run afterwards.
+func (e *ensemble) earlierImage(name string) string {
+	e.tb.Helper()
+	e.kill(name)
+	image := e.image(name)
+	for range 2 {
+		waitReady(e.tb, e.start(name))
+		e.waitRecorded(name)
+		e.kill(name)
+	}
+	return image
+}
+
 // An older image of a data directory that is put back has forgotten votes and entries:
 // it is told from the replica by the number of its start, at the same address too.
 func TestAnOlderImageOfADataDirectoryIsRefused(t *testing.T) {
@@ -37,16 +49,7 @@ func TestAnOlderImageOfADataDirectoryIsRefused(t *testing.T) {
 			t.Parallel()
 			e := newEnsemble(t)
 			e.form("a", "b", "c")
-			e.kill("c")
-			image := filepath.Join(t.TempDir(), "image")
-			if err := os.CopyFS(image, os.DirFS(e.dirs["c"])); err != nil {
-				t.Fatal(err)
-			}
-			for range 2 {
-				waitReady(t, e.start("c"))
-				e.waitRecorded("c")
-				e.kill("c")
-			}
+			image := e.earlierImage("c")
 			for _, name := range restarted {
 				e.kill(name)
 				e.start(name)
@@ -69,16 +72,7 @@ func TestAnOlderImageOfADataDirectoryDoesNotVote(t *testing.T) {
 	t.Parallel()
 	e := newEnsemble(t)
 	e.form("a", "b", "c")
-	e.kill("c")
-	image := filepath.Join(t.TempDir(), "image")
-	if err := os.CopyFS(image, os.DirFS(e.dirs["c"])); err != nil {
-		t.Fatal(err)
-	}
-	for range 2 {
-		waitReady(t, e.start("c"))
-		e.waitRecorded("c")
-		e.kill("c")
-	}
+	image := e.earlierImage("c")
 	e.transfer("a")
 	e.kill("a")
 	e.dirs["c"] = image

@@ -54,7 +54,7 @@ func (e *ensemble) checkFenced(name string, lost lostEntries) {
 	if got := fenced.LastLogIndex(); got >= lost.last {
 		e.tb.Errorf("its log reaches to index %d again", got)
 	}
-	insist(e.tb, e.replicas["a"], register(99))
+	proposeWithRetry(e.tb, e.replicas["a"], register(99))
 	eventually(e.tb, "an alarm and the status say so", func() bool {
 		alarmed := false
 		for _, replica := range e.replicas {
@@ -88,7 +88,7 @@ func TestAReplicaThatHasLostEntriesDoesNotVote(t *testing.T) {
 		t.Errorf("term %d, before it was %d", c.Raft().CurrentTerm(), term)
 	}
 	e.start("a")
-	insist(t, c, register(99))
+	proposeWithRetry(t, c, register(99))
 	if !hasNode(c.View(), 2) {
 		t.Errorf("nodes %v", nodeIDs(c.View()))
 	}
@@ -124,11 +124,11 @@ func (e *ensemble) loseEntries(name, image string, attempt int, inState bool) lo
 	lost := lostEntries{id: replica.ReplicaID()}
 	_, lost.term = e.replicas["a"].Leadership()
 	for i := range 3 {
-		lost.last = insist(e.tb, e.replicas["a"], register(10*attempt+i)).Index
+		lost.last = proposeWithRetry(e.tb, e.replicas["a"], register(10*attempt+i)).Index
 	}
 	e.waitApplied(lost.last)
 	// It gets the next one when the leader has its answer to the others.
-	e.waitApplied(insist(e.tb, e.replicas["a"], register(10*attempt+3)).Index)
+	e.waitApplied(proposeWithRetry(e.tb, e.replicas["a"], register(10*attempt+3)).Index)
 	eventually(e.tb, "the state has what it has confirmed", func() bool {
 		if leading, _ := replica.Leadership(); leading { // it would confirm nothing
 			e.transfer("a")

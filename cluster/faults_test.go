@@ -339,7 +339,7 @@ func formerLeaderIsStuck(t *testing.T, patience time.Duration, change func(*clus
 		e.replicas["a"].Raft().Apply(nil, time.Second)
 	}
 	for i := range 20 {
-		insist(t, e.replicas["b"], register(i)) // the first may be on its way to a
+		proposeWithRetry(t, e.replicas["b"], register(i)) // the first may be on its way to a
 	}
 	for _, name := range []string{"b", "c"} {
 		if err := e.replicas[name].Snapshot(t.Context()); err != nil {

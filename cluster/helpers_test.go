@@ -130,9 +130,9 @@ func propose(tb testing.TB, replica *cluster.Replica, command *slimcppb.Command)
 	return result
 }
 
-// insist proposes a command until its outcome is known: a busy machine may lose a
+// proposeWithRetry proposes a command until its outcome is known: a busy machine may lose a
 // leader. The command must be one that has its effect once.
-func insist(tb testing.TB, replica *cluster.Replica, command *slimcppb.Command) fsm.Result {
+func proposeWithRetry(tb testing.TB, replica *cluster.Replica, command *slimcppb.Command) fsm.Result {
 	tb.Helper()
 	var result fsm.Result
 	eventually(tb, "the command is answered", func() bool {

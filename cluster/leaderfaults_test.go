@@ -157,10 +157,10 @@ func TestWrongClockOfALeader(t *testing.T) {
 	for i, name := range []string{"c", "a", "b", "c", "a"} {
 		e.transfer(name)
 		term := e.replicas[name].View().LeaderTerm()
-		insist(t, e.replicas[name], register(i))
+		proposeWithRetry(t, e.replicas[name], register(i))
 		offsets[name].Add(-int64(30 * time.Minute)) // set back while it leads
 		for range 30 {
-			insist(t, e.replicas["c"], register(100+i))
+			proposeWithRetry(t, e.replicas["c"], register(100+i))
 			<-time.After(10 * time.Millisecond)
 			view := e.replicas[name].View()
 			if view.Clock().Before(last) {

@@ -314,7 +314,7 @@ func TestNothingAcknowledgedIsLost(t *testing.T) {
 	groups := []string{"ga", "gb", "gc"}
 	for i, group := range groups {
 		edge := &slimcppb.AddEdge{Segment: fsm.DefaultSegment, GroupA: group, GroupB: groups[(i+1)%3]}
-		insist(t, c.replicas["a"], &slimcppb.Command{Payload: &slimcppb.Command_AddEdge{AddEdge: edge}})
+		proposeWithRetry(t, c.replicas["a"], &slimcppb.Command{Payload: &slimcppb.Command_AddEdge{AddEdge: edge}})
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

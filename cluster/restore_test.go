@@ -279,7 +279,7 @@ func TestNothingSlipsInBehindTheBarrierOfARestore(t *testing.T) {
 		t.Logf("the command was not answered well, which it need not: %v", err)
 		return
 	}
-	if again := insist(t, replica, command()); !again.Repeated {
+	if again := proposeWithRetry(t, replica, command()); !again.Repeated {
 		t.Error("the request was answered before the restore, and had another effect after it")
 	}
 }

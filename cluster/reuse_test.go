@@ -95,7 +95,7 @@ func TestReusedAddressMakesNoSecondMajority(t *testing.T) {
 	e.transfer("a")
 	e.kill("e")
 	e.network.lead("e", "b")
-	insist(t, e.replicas["a"], register(1))
+	proposeWithRetry(t, e.replicas["a"], register(1))
 	for _, name := range []string{"a", "b"} {
 		e.network.separate(name, []string{"c", "d"}, true)
 	}
@@ -113,7 +113,7 @@ func TestReusedAddressMakesNoSecondMajority(t *testing.T) {
 	e.network.separate("d", []string{"e"}, false)
 	e.start("e")
 	e.waitVoters(names...)
-	insist(t, e.replicas["d"], register(3))
+	proposeWithRetry(t, e.replicas["d"], register(3))
 }
 
 // B-101: replicas that come back with each other's addresses are found by their ids,
@@ -126,7 +126,7 @@ func TestReplicasExchangeTheirAddresses(t *testing.T) {
 			e := newEnsemble(t)
 			e.form("a", "b", "c")
 			e.transfer("a")
-			insist(t, e.replicas["a"], register(1))
+			proposeWithRetry(t, e.replicas["a"], register(1))
 			ids := map[string]string{} // by the address where each is to be
 			first := e.dirs[circle[0]]
 			for i, seat := range circle {
@@ -260,7 +260,7 @@ func TestStrangersRaftIsRefused(t *testing.T) {
 	if alarm := e.replicas["b"].Alarm(); !strings.Contains(alarm, "out of range") || !strings.Contains(alarm, member) {
 		t.Errorf("alarm %q", alarm)
 	}
-	insist(t, e.replicas["b"], register(1))
+	proposeWithRetry(t, e.replicas["b"], register(1))
 	if now := e.replicas["a"].Raft().CurrentTerm(); now > term+10 {
 		t.Errorf("term %d, before it was %d", now, term)
 	}
@@ -287,7 +287,7 @@ func TestReplacedWhileAway(t *testing.T) {
 	waitDone(t, e.replicas["a"])
 	e.kill("a")
 	e.transfer("d")
-	insist(t, e.replicas["d"], register(1))
+	proposeWithRetry(t, e.replicas["d"], register(1))
 	e.kill("b")
 	e.start("c", keep)
 	eventually(t, "c and d are two of three", func() bool {

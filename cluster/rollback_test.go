@@ -69,7 +69,7 @@ func TestAcknowledgedEntriesAreNotGivenUp(t *testing.T) {
 			}
 			waitReady(t, e.start("b"))
 			for i := range 3 {
-				insist(t, e.replicas["a"], register(i))
+				proposeWithRetry(t, e.replicas["a"], register(i))
 			}
 			last := e.replicas["a"].View().Index()
 			e.kill("a")
@@ -78,7 +78,7 @@ func TestAcknowledgedEntriesAreNotGivenUp(t *testing.T) {
 			e.dirs["b"] = image
 			e.start("b")
 			e.start("c")
-			insist(t, e.replicas["c"], register(9))
+			proposeWithRetry(t, e.replicas["c"], register(9))
 			a := e.start("a")
 			eventually(t, "a is fenced", func() bool { return strings.Contains(a.Distrusted(), "acknowledged") })
 			if got := a.LastLogIndex(); got < last {
@@ -92,7 +92,7 @@ func TestAcknowledgedEntriesAreNotGivenUp(t *testing.T) {
 				}
 				return false
 			})
-			insist(t, e.replicas["c"], register(10)) // who has decided otherwise goes on
+			proposeWithRetry(t, e.replicas["c"], register(10)) // who has decided otherwise goes on
 
 			e.kill("a")
 			a = e.start("a")

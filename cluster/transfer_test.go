@@ -14,7 +14,7 @@ import (
 // fill makes the state large: in steps of about 390 kB.
 func fill(t *testing.T, replica *cluster.Replica, megabytes int) {
 	t.Helper()
-	insist(t, replica, registerNamed("large", 1))
+	proposeWithRetry(t, replica, registerNamed("large", 1))
 	long := strings.Repeat("x", 1000)
 	sequence := uint64(0)
 	for bytes := 0; bytes < megabytes<<20; {
@@ -25,7 +25,7 @@ func fill(t *testing.T, replica *cluster.Replica, megabytes int) {
 			announce.Changes = append(announce.Changes, &slimcppb.NameChange{Name: name})
 			bytes += 3000
 		}
-		insist(t, replica, &slimcppb.Command{Payload: &slimcppb.Command_Announce{Announce: announce}})
+		proposeWithRetry(t, replica, &slimcppb.Command{Payload: &slimcppb.Command_Announce{Announce: announce}})
 	}
 }
 
@@ -72,7 +72,7 @@ func TestSnapshotThatTakesLong(t *testing.T) {
 	for d.View().NodeCount() == 0 {
 		written++
 		sent := time.Now()
-		last = insist(t, leader, registerNamed("meanwhile", 100+written))
+		last = proposeWithRetry(t, leader, registerNamed("meanwhile", 100+written))
 		slowest = max(slowest, time.Since(sent))
 		if written%50 == 0 {
 			if err := leader.Snapshot(t.Context()); err != nil {

@@ -43,7 +43,7 @@ func TestUnknownOutcomeIsNotProposedAgain(t *testing.T) {
 	case <-time.After(2 * patience):
 		t.Fatal("the proposal did not end")
 	}
-	last := insist(t, old, register(2))
+	last := proposeWithRetry(t, old, register(2))
 	for name, replica := range e.replicas {
 		if !reaches(replica, last.Index, patience) {
 			t.Fatalf("%s does not follow", name)

@@ -42,6 +42,17 @@ func withTemplate(s *tables, rendered string, segments []*slimcppb.Segment) {
 	s.rendered.Template = templateHash(rendered)
 }
 
+// A snapshot counts the segments of a template as a list shows them.
+func TestSnapshotInfoCountsRenderedSegments(t *testing.T) {
+	h := newHistoryOf(t, SchemaVersion)
+	h.must(templateCommand(h, &slimcppb.FleetConfig{}))
+	h.register("a", "n")
+	h.register("b", "n")
+	h.must(renderedCommand(renderedFor([]string{"a", "b"}, linksSegment("s", [2]string{"a", "b"}), linksSegment("t", [2]string{"b", "a"}))))
+	equal(t, "segments", recordsOf(h.store.Capture().Info())["segments"], len(h.view().Segments()))
+	equal(t, "segments that are listed", len(h.view().Segments()), 2)
+}
+
 func wantLinked(t *testing.T, h *history, pairs ...string) {
 	t.Helper()
 	var got []string

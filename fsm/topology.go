@@ -44,13 +44,13 @@ func (t *tables) ConfigManaged() bool { return FileTopology(t.fleet) }
 
 // FileTopology reports whether a fleet configuration gives the topology.
 func FileTopology(config *slimcppb.FleetConfig) bool {
-	return len(config.GetTopology().GetSegments()) > 0 || config.GetTopology().GetSegmentsTemplate() != ""
+	return len(config.GetTopology().GetSegments()) > 0 || UsesTemplate(config)
 }
 
 // fileSegments returns the segments that a file gives, over groups. What a template
 // was rendered to has no placeholders any more.
 func (t *tables) fileSegments(groups []string) []*slimcppb.Segment {
-	if t.fleet.GetTopology().GetSegmentsTemplate() != "" {
+	if UsesTemplate(t.fleet) {
 		return t.rendered.GetSegments()
 	}
 	return expandSegments(t.fleet.GetTopology(), groups)
@@ -339,7 +339,7 @@ func (t *tables) segmentCount() int {
 	case t.NodeCount() == 0:
 		return 0
 	}
-	return len(expandSegments(t.fleet.GetTopology(), t.groupNames()))
+	return len(t.fileSegments(t.groupNames()))
 }
 
 // groupNames returns the groups that have a record, in order.

@@ -152,9 +152,9 @@ func (l *leadership) checkLink(id string) {
 	l.clocks.AddAfter(clockKey(clockLink, id), unclaimedReplace-waited)
 }
 
-// insist proposes what nothing else would ask for again: when the log does not
+// proposeWithRetry proposes what nothing else would ask for again: when the log does not
 // take it, the clock of the key looks at the matter anew.
-func (l *leadership) insist(command *slimcppb.Command, key string) {
+func (l *leadership) proposeWithRetry(command *slimcppb.Command, key string) {
 	l.outbox.send(outgoing{command: command, done: func(result fsm.Result, err error) {
 		if err != nil && result.Err == nil {
 			l.Logger.Debug("not in the log yet", "key", key, "error", err)
@@ -167,7 +167,7 @@ func (l *leadership) insist(command *slimcppb.Command, key string) {
 // is concerned; without one the key's clock does.
 func (l *leadership) replaceLink(link *fsm.Link, reason, key string) {
 	l.Logger.Info("replacing a link", "link", link.ID, "source", link.SourceNode, "destination", link.DestGroup, "reason", reason)
-	l.insist(&slimcppb.Command{Payload: &slimcppb.Command_ReplaceLink{ReplaceLink: &slimcppb.ReplaceLink{
+	l.proposeWithRetry(&slimcppb.Command{Payload: &slimcppb.Command_ReplaceLink{ReplaceLink: &slimcppb.ReplaceLink{
 		LinkId: link.ID, Revision: link.SourceRevision, Reason: reason,
 	}}}, key)
 }
@@ -301,12 +301,12 @@ func (l *leadership) checkNode(id string) {
 		l.depart(node)
 		return
 	}
-	l.insist(&slimcppb.Command{Payload: &slimcppb.Command_NodeLeft{NodeLeft: &slimcppb.NodeLeft{NodeId: id}}}, clockKey(clockNode, id))
+	l.proposeWithRetry(&slimcppb.Command{Payload: &slimcppb.Command_NodeLeft{NodeLeft: &slimcppb.NodeLeft{NodeId: id}}}, clockKey(clockNode, id))
 }
 
 func (l *leadership) depart(node *fsm.Node) {
 	l.Logger.Info("node departs", "node", node.ID, "session", node.LastSession.Name, "reason", node.LastSession.Reason)
-	l.insist(&slimcppb.Command{Payload: &slimcppb.Command_DepartNode{DepartNode: &slimcppb.DepartNode{
+	l.proposeWithRetry(&slimcppb.Command{Payload: &slimcppb.Command_DepartNode{DepartNode: &slimcppb.DepartNode{
 		NodeId: node.ID, LastSession: node.LastSession.Name.Proto(),
 	}}}, clockKey(clockNode, node.ID))
 }

@@ -28,16 +28,22 @@ func announced(w *world.World, node *dataplane.Node, name *dataplanepb.Name) boo
 	return slices.Contains(slices.Collect(w.View().NamesOf(node.ID())), world.Key(name))
 }
 
+// servedByBoth joins two nodes, whose groups are linked, that both serve one name.
+func servedByBoth(w *world.World) (a, b *dataplane.Node, name *dataplanepb.Name) {
+	a, b = w.Join("a", "n"), w.Join("b", "n")
+	name = world.Name("x")
+	a.Announce(name)
+	b.Announce(name)
+	w.Settle()
+	return a, b, name
+}
+
 // When a link ends each end withdraws the names that it routed, also those that it
 // serves itself. They stay: the node says so in its list, which takes its time if
 // the node is dialling.
 func TestSlowListKeepsAServedName(t *testing.T) {
 	world.Run(t, noSweep(world.Options{}), func(t *testing.T, w *world.World) {
-		a, b := w.Join("a", "n"), w.Join("b", "n")
-		x := world.Name("x")
-		a.Announce(x)
-		b.Announce(x)
-		w.Settle()
+		a, b, x := servedByBoth(w)
 		slowLists(w, 2500*time.Millisecond)
 		w.Network.Break(w.Link("a", "b").ID)
 		for range 100 {
@@ -55,11 +61,7 @@ func TestSlowListKeepsAServedName(t *testing.T) {
 // and another one is read at once.
 func TestServedNameComesBackWithALateList(t *testing.T) {
 	world.Run(t, noSweep(world.Options{}), func(t *testing.T, w *world.World) {
-		a, b := w.Join("a", "n"), w.Join("b", "n")
-		x := world.Name("x")
-		a.Announce(x)
-		b.Announce(x)
-		w.Settle()
+		a, b, x := servedByBoth(w)
 		slowLists(w, 9*time.Second)
 		w.Network.Break(w.Link("a", "b").ID)
 		pass(8 * time.Second)
@@ -116,11 +118,7 @@ func TestEachDoubtHasItsOwnTime(t *testing.T) {
 // of the withdrawal makes no storm of lists then.
 func TestADoubtMakesNoStormOfLists(t *testing.T) {
 	world.Run(t, noSweep(world.Options{}), func(t *testing.T, w *world.World) {
-		a, b := w.Join("a", "n"), w.Join("b", "n")
-		x := world.Name("x")
-		a.Announce(x)
-		b.Announce(x)
-		w.Settle()
+		a, _, x := servedByBoth(w)
 		slowLists(w, 9*time.Second)
 		w.Network.Break(w.Link("a", "b").ID)
 		pass(7 * time.Second)
@@ -145,11 +143,7 @@ func TestADoubtMakesNoStormOfLists(t *testing.T) {
 // nobody was told that it had.
 func TestServedNamesComeBackAfterALogThatStoodStill(t *testing.T) {
 	world.Run(t, noSweep(world.Options{}), func(t *testing.T, w *world.World) {
-		a, b := w.Join("a", "n"), w.Join("b", "n")
-		x := world.Name("x")
-		a.Announce(x)
-		b.Announce(x)
-		w.Settle()
+		servedByBoth(w)
 		slowLists(w, 4500*time.Millisecond)
 		w.Network.Break(w.Link("a", "b").ID)
 		pass(4 * time.Second)
@@ -168,11 +162,7 @@ func TestServedNamesComeBackAfterALogThatStoodStill(t *testing.T) {
 // again and again.
 func TestADoubtIsSettledOnceWhileTheLogStandsStill(t *testing.T) {
 	world.Run(t, noSweep(world.Options{}), func(t *testing.T, w *world.World) {
-		a, b := w.Join("a", "n"), w.Join("b", "n")
-		x := world.Name("x")
-		a.Announce(x)
-		b.Announce(x)
-		w.Settle()
+		a, _, x := servedByBoth(w)
 		slowLists(w, time.Minute)
 		a.Withdraw(x)
 		pass(3 * time.Second)

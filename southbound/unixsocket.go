@@ -6,6 +6,7 @@ import (
 	"os"
 	"sync"
 	"syscall"
+	"time"
 )
 
 // unixSocket is a new socket after each pause: one that was shut down never
@@ -17,21 +18,39 @@ type unixSocket struct {
 	listener *net.UnixListener // nil while it is paused
 }
 
+// staleDialTimeout bounds the question whether somebody listens on a socket.
+const staleDialTimeout = time.Second
+
 // newUnixSocket takes over a path that nobody serves.
 func newUnixSocket(path string) (*unixSocket, error) {
-	if conn, err := net.Dial("unix", path); err == nil {
-		_ = conn.Close()
-		return nil, syscall.EADDRINUSE
-	}
-	if info, err := os.Lstat(path); err == nil {
-		if info.Mode()&os.ModeSocket == 0 {
-			return nil, syscall.EADDRINUSE
-		}
-		if err := os.Remove(path); err != nil {
-			return nil, err
-		}
+	if err := RemoveStaleSocket(path); err != nil {
+		return nil, err
 	}
 	return &unixSocket{path: path}, nil
+}
+
+// RemoveStaleSocket removes a Unix socket that a process which was killed left behind.
+// One on which somebody listens, be it too busy to answer, stays, and so does any other
+// file: the error is EADDRINUSE.
+func RemoveStaleSocket(path string) error {
+	info, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	case info.Mode()&os.ModeSocket == 0:
+		return syscall.EADDRINUSE
+	}
+	conn, err := net.DialTimeout("unix", path, staleDialTimeout)
+	switch {
+	case err == nil:
+		_ = conn.Close()
+		return syscall.EADDRINUSE
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return os.Remove(path)
+	}
+	return syscall.EADDRINUSE
 }
 
 func (u *unixSocket) addr() net.Addr { return &net.UnixAddr{Name: u.path, Net: "unix"} }

@@ -93,33 +93,26 @@ func clientSettings() []clientSetting {
 }
 
 // settingsPath is where the file is, or would be.
-func settingsPath(command *cobra.Command) (path string, named bool, err error) {
+func settingsPath(command *cobra.Command) (path string, named bool) {
 	if flag := command.Flags().Lookup(configFlag); flag != nil && flag.Value.String() != "" {
-		return flag.Value.String(), true, nil
+		return flag.Value.String(), true
 	}
 	if path := os.Getenv(Slimctl.vocabulary().configVariable); path != "" {
-		return path, true, nil
+		return path, true
 	}
-	home, err := os.UserHomeDir()
-	if err != nil {
-		return "", false, fmt.Errorf("configuration file: %w", err)
-	}
-	usual := filepath.Join(home, ".slimctl", "config.yaml")
-	for _, place := range []string{usual, "config.yaml"} {
+	places := usualClientFiles()
+	for _, place := range places {
 		if _, err := os.Stat(place); err == nil {
-			return place, false, nil
+			return place, false
 		}
 	}
-	return usual, false, nil
+	return places[0], false
 }
 
 // readSettings reads the file as a YAML mapping, so that comments and references stay.
 // Without a file it is empty.
 func readSettings(command *cobra.Command) (path string, document *yaml.Node, err error) {
-	path, named, err := settingsPath(command)
-	if err != nil {
-		return "", nil, err
-	}
+	path, named := settingsPath(command)
 	text, err := os.ReadFile(path)
 	if err != nil && (!errors.Is(err, fs.ErrNotExist) || named && command.Name() == "list") {
 		return "", nil, fmt.Errorf("configuration file: %w", err)

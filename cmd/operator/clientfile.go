@@ -34,15 +34,21 @@ type authSettings struct {
 	TokenFile string `yaml:"token_file"`
 }
 
+// usualClientFiles are the places where a client file is looked for, the first first.
+func usualClientFiles() []string {
+	places := []string{"config.yaml"}
+	if home, err := os.UserHomeDir(); err == nil {
+		places = []string{filepath.Join(home, ".slimctl", "config.yaml"), "config.yaml"}
+	}
+	return places
+}
+
 // findClientFile reads the named file or, if none is named, the first of the
 // usual places that exists. Without any the result is empty.
 func findClientFile(named string) (clientFile, error) {
 	places := []string{named}
 	if named == "" {
-		places = []string{"config.yaml"}
-		if home, err := os.UserHomeDir(); err == nil {
-			places = []string{filepath.Join(home, ".slimctl", "config.yaml"), "config.yaml"}
-		}
+		places = usualClientFiles()
 	}
 	for _, place := range places {
 		text, err := os.ReadFile(place)

@@ -61,12 +61,10 @@ func (r *Replica) addressesOf(id string) []string {
 	if known, ok := r.seenPeers.get(id); ok {
 		candidates = append(candidates, known.advertise)
 	}
-	select {
-	case <-r.gate.started: // before that there is no configuration to look into
+	if r.gate.isStarted() {
 		if server, ok := serverOf(r.raft.GetConfiguration().Configuration().Servers, id); ok {
 			candidates = append(candidates, hostPort(server.Address))
 		}
-	default:
 	}
 	if record, ok := r.store.View().Replica(id); ok {
 		candidates = append(candidates, record.Address)

@@ -93,7 +93,7 @@ func (r *Replica) checkStart(ctx context.Context, hello *slimcppb.Hello) error {
 	}
 	now.boots = max(now.boots, before.boots) // an older binary does not count, and takes none back
 	r.seenPeers.set(id, now)
-	if before.bootID != now.bootID { // this replica may have called it before it was called
+	if before.bootID != now.bootID && r.gate.isStarted() { // it may have been called before it calls
 		r.network.port.CutEarlier(id, now.bootID)
 	}
 	return nil
@@ -103,16 +103,11 @@ func (r *Replica) checkStart(ctx context.Context, hello *slimcppb.Hello) error {
 // as it said itself, or, if it never called this replica, as Raft's configuration has
 // it. It is empty if there is nothing to ask.
 func (r *Replica) formerAddress(id string, now, before seenPeer) string {
-	if before.bootID != "" {
-		if before.bootID == now.bootID {
-			return ""
-		}
-		return before.advertise
-	}
-	select {
-	case <-r.gate.started: // before that there is no configuration to look into
-	default:
+	if before.bootID == now.bootID || !r.gate.isStarted() {
 		return ""
+	}
+	if before.bootID != "" {
+		return before.advertise
 	}
 	if present, ok := r.member(id); ok && present.Address != now.advertise {
 		return present.Address

@@ -140,10 +140,8 @@ func (r *Replica) tellWentBack(id, reason string, must uint64) {
 
 // lastIndex is the index of the last entry of this replica's log.
 func (r *Replica) lastIndex() uint64 {
-	select {
-	case <-r.gate.started:
+	if r.gate.isStarted() {
 		return r.raft.LastIndex()
-	default:
-		return r.startIndex // nothing is appended before the gate is open
 	}
+	return r.startIndex // nothing is appended before the gate is open
 }

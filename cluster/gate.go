@@ -65,6 +65,17 @@ func newGate(r *Replica) *gate {
 	return &gate{replica: r, logger: r.logger.Named("gate"), started: make(chan struct{})}
 }
 
+// isStarted reports whether the library runs, so that there is a configuration and a
+// network to look into.
+func (g *gate) isStarted() bool {
+	select {
+	case <-g.started:
+		return true
+	default:
+		return false
+	}
+}
+
 // judgeRequest decides on a request by the id that its caller said in its hello. It
 // may change the request. An error refuses it; an answer that is not nil is sent
 // instead of the library's.
